@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from training.layouts import in_ranks
 
 from launcher.sharding.plan import plan_of
-from launcher.trainer.own.cut.groups import open_groups
+from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import cuttings_for
 from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
@@ -74,7 +74,7 @@ def measured(size: str, rounds: int, world: World) -> list[dict[str, float]]:
     ranks = place.world_size
     with ExitStack() as stack:
         for transport in transports:
-            opening = open_groups(place.global_rank, ranks, ranks=ranks, device=CPU, transport=transport)
+            opening = Groups(place.global_rank, ranks, ranks=ranks, device=CPU, transport=transport)
             sharded = ShardedNetwork(traced, plan, stack.enter_context(opening), device=CPU)
             steps[transport] = step_of(sharded, own, sharded.sum_gradients)
         return [timed(steps, count, world) for _ in range(rounds + 1)][1:]

@@ -46,7 +46,7 @@ from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
 from launcher.sharding.strategy import written
 from launcher.trainer.own.cut.calibrate import calibrated
-from launcher.trainer.own.cut.groups import Groups, open_groups
+from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import data_parallel
 from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
@@ -149,7 +149,7 @@ def measured(name: str, rounds: int, world: World) -> dict[str, Any]:
     make, make_inputs, alike = CASES[name]
     network, inputs, ranks = make(), make_inputs(), world.place.world_size
     traced = trace(network, inputs)
-    with open_groups(
+    with Groups(
         world.place.global_rank, ranks, ranks=ranks, device=CPU, transport="auto", existing=[world.mp]
     ) as groups:
         began_s = time.perf_counter()

@@ -13,17 +13,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
-from launcher.core import env
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError, UsageError
-from launcher.core.run_dir import RunDir
 from launcher.recipes.catalog import DEFAULT, RECIPES, recipe_named
 from launcher.recipes.load import named_settings
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import open_world
-from launcher.trainer.training_files import Files
+from launcher.trainer.training_files import Files, own_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,13 +40,15 @@ def _train(options: argparse.Namespace) -> None:
     place = this_place(micro_batches=settings.train.micro_batches)
     place = dataclasses.replace(place, layout=recipe.own_layout(settings, place.layout))
     recipe.check_layout(settings, place.layout)
-    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
+    run = own_run()
+    if options.save_strategy is True and run is None:
+        raise UsageError("--save-strategy needs a directory outside `tlaunch run`", hint="use `--save-strategy DIR`")
     files = Files(
         data=options.data,
-        output=options.output or (RunDir(Path(run_dir)).model if run_dir else None),
-        checkpoints=options.checkpoints or (RunDir(Path(run_dir)).checkpoints if run_dir else None),
+        output=options.output or (run.model if run else None),
+        checkpoints=options.checkpoints or (run.checkpoints if run else None),
         resume=options.resume,
-        strategy=_strategy_directory(options.save_strategy, run_dir),
+        strategy=run.strategy if run and options.save_strategy is True else options.save_strategy,
         named=named_settings(options.config, options.settings),
     )
     device = choose_device(place, settings.train.device, os.environ)
@@ -60,15 +60,6 @@ def _train(options: argparse.Namespace) -> None:
     with open_world(place, device, settings.parallel.transport) as world:
         world.from_rank_0(check_data)
         import_module(recipe.program).train(settings, world, files)
-
-
-def _strategy_directory(asked: Path | Literal[True] | None, run_dir: str | None) -> Path | None:
-    """Return the directory for the strategy reports: `asked`, or one in the run directory if `asked` is True."""
-    if asked is not True:
-        return asked
-    if run_dir is None:
-        raise UsageError("--save-strategy needs a directory outside `tlaunch run`", hint="use `--save-strategy DIR`")
-    return RunDir(Path(run_dir)).strategy
 
 
 def exit_code_of(work: Callable[[], object]) -> int:
@@ -91,14 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--data", type=Path, help="directory written by `tlaunch data`, or one file of pairs")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
-    parser.add_argument(
-        "--checkpoints",
-        type=Path,
-        help="directory of checkpoints (default: in the run directory); training resumes from the newest one",
-    )
-    parser.add_argument(
-        "--resume", type=Path, help="checkpoint to resume from, or a directory: its newest complete checkpoint"
-    )
+    checkpoints = "directory of checkpoints (default: in the run directory); training resumes from the newest one"
+    parser.add_argument("--checkpoints", type=Path, help=checkpoints)
+    resume = "checkpoint to resume from, or a directory: its newest complete checkpoint"
+    parser.add_argument("--resume", type=Path, help=resume)
     parser.add_argument(
         "--save-strategy",
         type=Path,

@@ -27,10 +27,7 @@ from launcher.trainer.parallel.styles import (
 )
 
 # The style by which each kind of module is sharded over the model-parallel ranks.
-EMBEDDING_TABLES = (
-    "*_embedding.word",
-    VOCABULARY_ROWS,
-)  # with `parallel.vocab_emb_dp` they are replicated instead
+EMBEDDING_TABLES = ("*_embedding.word", VOCABULARY_ROWS)  # with `parallel.vocab_emb_dp` they are replicated instead
 LAYER_PLAN: tuple[tuple[str, Style], ...] = (
     ("*attention", BLOCK),
     ("*attention.query", OUTPUT_FEATURES),
@@ -60,11 +57,15 @@ def placements(
     for name, parameter in model.named_parameters():
         module_name, _, own_name = name.rpartition(".")
         dim = styles[module_name].dims.get(own_name) if module_name in styles else None
-        if dim is None or model_parallel.size == 1:
-            found[name] = Placement.uncut(parameter.shape, model_parallel)
-        else:
-            found[name] = Placement.cut(parameter.shape, dim, *part_bounds(parameter.shape[dim], model_parallel))
+        found[name] = placement_of(parameter, dim, model_parallel)
     return found
+
+
+def placement_of(full: Tensor, dim: int | None, model_parallel: Group) -> Placement:
+    """Return this rank's part of a parameter that is sharded along `dim`, or replicated if `dim` is None."""
+    if dim is None or model_parallel.size == 1:
+        return Placement.uncut(full.shape, model_parallel)
+    return Placement.cut(full.shape, dim, *part_bounds(full.shape[dim], model_parallel))
 
 
 def apply_plan(
@@ -146,7 +147,6 @@ def gives_parts(model: Transformer) -> frozenset[str]:
 
 
 def replace_parameter(model: nn.Module, name: str, value: Tensor) -> None:
-    """Make `value` the parameter `name` of `model`."""
     module_name, _, own_name = name.rpartition(".")
     setattr(model.get_submodule(module_name), own_name, nn.Parameter(value))
 

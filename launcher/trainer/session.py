@@ -60,7 +60,6 @@ class StepResult:
 
     @property
     def is_finite(self) -> bool:
-        """True if the gradient is finite."""
         return self.suspects is None
 
 
@@ -198,10 +197,7 @@ class Session:
     def _run(
         self, schedule: Schedule, examples: Sequence[Example], smoothing: float, step: int | None = None
     ) -> Tensor:
-        """Return each micro batch's share of the mean loss over `examples`; zeros except on the last stage.
-
-        Without a `step` there is no dropout.
-        """
+        """Return each micro batch's share of the loss; zeros except on the last stage. No dropout without `step`."""
         world = self.world
         with loading:
             batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
@@ -226,10 +222,7 @@ class Session:
         index: int,
         received_BUD: Tensor | None,
     ) -> Tensor:
-        """Compute one micro batch in one of this rank's stages.
-
-        U = S + T: the encoder and decoder streams are concatenated along time.
-        """
+        """Compute a micro batch in one of this rank's stages. U = S + T: both streams are concatenated along time."""
         batch, stage, model = batches[index], self.own_stages[chunk], self._chunks[chunk]
         if recording.active is not None:
             recording.active.graph.enter_module("")  # the watched model does not contain the chunks as modules
@@ -240,7 +233,11 @@ class Session:
         if received_BUD is not None:
             encoded_BSD, decoded_BTD = received_BUD.split([batch.source_BS.shape[1], batch.target_BT.shape[1]], dim=1)
             streams = (encoded_BSD, decoded_BTD)
-        encoded_BSD, decoded_BTD = model(batch, streams, self._draws(batch, step))
+        draws = None
+        if step is not None and self.settings.model.drops:
+            length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
+            draws = DropoutBits.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
+        encoded_BSD, decoded_BTD = model(batch, streams, draws)
         if not stage.is_last:
             return torch.cat([encoded_BSD, decoded_BTD], dim=1)
         hidden_ND, labels_N = model.last_hidden(decoded_BTD, batch.labels_BT)
@@ -252,21 +249,10 @@ class Session:
         parameters = {"head.weight" if isinstance(head, Linear) else SHARED_WEIGHT: head.weight}
         return recording.active.applied("head_loss", loss, [hidden_ND, labels_N], own="head", parameters=parameters)
 
-    def _draws(self, batch: Batch, step: int | None) -> DropoutBits | None:
-        if step is None or not self.settings.model.drops:
-            return None
-        length = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
-        return DropoutBits.of(batch.row_B, length, seed=self.settings.train.seed, step=step)
-
 
 def rule_of(config: TransformerTrainConfig) -> AdamW:
-    """Return the update rule for an optimizer configuration."""
     return AdamW(
-        config.beta1,
-        config.beta2,
-        config.epsilon,
-        config.weight_decay,
-        corrects_bias=config.optimizer == "adamw",
+        config.beta1, config.beta2, config.epsilon, config.weight_decay, corrects_bias=config.optimizer == "adamw"
     )
 
 

@@ -1,10 +1,19 @@
-"""The input and output paths of a training, and the names of the settings that the user set."""
+"""The run directory, the paths of a training, and the names of the settings that the user set."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir
+
+
+def own_run() -> RunDir | None:
+    """Return the directory of the run that this process belongs to, or None outside a run of tlaunch."""
+    root = os.environ.get(TLAUNCH_RUN_DIR)
+    return RunDir(Path(root)) if root else None
 
 
 @frozen

@@ -49,17 +49,10 @@ class Net(nn.Module):
         super().__init__()
         self.source, self.target = Embedding(config, dropout), Embedding(config, dropout)
         sizes = {
-            "hidden_size": HIDDEN,
-            "batch_size": BATCH,
-            "ffn_hidden_size": 2 * HIDDEN,
-            "src_seq_length": LENGTH,
-            "tgt_seq_length": LENGTH,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "num_heads": 4,
-            "hidden_dropout_rate": dropout,
-            "attention_dropout_rate": dropout,
-        }
+            "hidden_size": HIDDEN, "batch_size": BATCH, "ffn_hidden_size": 2 * HIDDEN, "num_heads": 4,
+            "src_seq_length": LENGTH, "tgt_seq_length": LENGTH, "encoder_layers": 2, "decoder_layers": 2,
+            "hidden_dropout_rate": dropout, "attention_dropout_rate": dropout,
+        }  # fmt: skip
         self.base = api.Transformer(**{**sizes, **arguments}, parallel_config=config)
         self.attention_mask = api.AttentionMask(LENGTH)
         self.norm = nn.LayerNorm(HIDDEN)
@@ -95,8 +88,7 @@ class EncoderOnly(nn.Module):
 
     def forward(self, source, wanted):
         word, _ = self.word(source)
-        encoded, *_ = (self.base(word)[0],)
-        return nn.functional.mse_loss(self.head(encoded.mean(dim=1))[:, 0], wanted)
+        return nn.functional.mse_loss(self.head(self.base(word)[0].mean(dim=1))[:, 0], wanted)
 
 
 class WithNorm(EncoderOnly):
@@ -373,9 +365,17 @@ class WithTable(Net):
         return nn.functional.cross_entropy(logits.flatten(0, 1), label.flatten())
 
 
-class WithPenalty(EncoderOnly):
+class Penalty:
     def forward(self, source, wanted):
         return super().forward(source, wanted) + sum(each.square().sum() for each in self.parameters())
+
+
+class WithPenalty(Penalty, EncoderOnly):
+    pass
+
+
+class UnseenPenalty(Penalty, TwoModules):
+    """Its code cannot be traced."""
 
 
 class AskingForTraining(EncoderOnly):
@@ -410,13 +410,6 @@ class DrawingItself(nn.Module):
     def forward(self, source, wanted):
         word, _ = self.word(source)
         return nn.functional.mse_loss(self.head(self.attention(word, word, word)[0].mean(dim=1))[:, 0], wanted)
-
-
-class UnseenPenalty(TwoModules):
-    """Code that cannot be traced goes over its parameters."""
-
-    def forward(self, source, wanted):
-        return super().forward(source, wanted) + sum(each.square().sum() for each in self.parameters())
 
 
 class UnusedDropout(EncoderOnly):

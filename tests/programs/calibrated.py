@@ -28,8 +28,10 @@ def ranks_work():
     place = this_place(micro_batches=1)
     torch.set_num_threads(1)
     ranks = place.world_size
-    with open_world(place, CPU, "auto") as world:
-        groups = Groups(place.global_rank, ranks, ranks, CPU, "auto", [world.mp])
+    with (
+        open_world(place, CPU, "auto") as world,
+        Groups(place.global_rank, ranks, ranks, CPU, transport="auto", existing=[world.mp]) as groups,
+    ):
         for name in NETWORKS:
             graph = trace(network_of(name), inputs_of(name, 0)).graph
             costs = calibrated(graph, groups, CPU)
@@ -44,7 +46,6 @@ def ranks_work():
             world.check_equal(json.dumps(chosen).encode(), "what was chosen")
             if world.is_first:
                 print(f"{name}: {costs}", flush=True)
-        groups.close()
 
 
 if __name__ == "__main__":

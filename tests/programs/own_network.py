@@ -108,21 +108,19 @@ def not_summed():
 def accumulated(*, mode, set_to_none):
     """Gradients of several backward passes are those of one process: summed once, after each, twice, and by halves."""
     whole, batches = network_of("attention"), [inputs_of("attention", step) for step in range(3)]
-    expected = [torch.optim.SGD(whole.parameters(), lr=RATE), []]
+    expected = torch.optim.SGD(whole.parameters(), lr=RATE)
     with sharded(network_of("attention"), batches[0], mode=mode) as cut:
         optimizer = torch.optim.SGD(cut.parameters(), lr=RATE)
         for sums in ((0, 1, 2), (2,), (1, 2), (0, 0, 2, 2)):
-            expected[0].zero_grad()
+            expected.zero_grad()
             optimizer.zero_grad(set_to_none=set_to_none)
             for number, batch in enumerate(batches):
                 whole(*batch).backward()
                 cut(*batch).backward()
                 for _ in range(sums.count(number)):
                     cut.sum_gradients()
-            for name, gradient in cut.whole_gradients().items():
-                wanted = whole.get_parameter(name).grad
-                assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), (sums, name)
-            expected[0].step()
+            check_gradients(cut, whole)
+            expected.step()
             optimizer.step()
         cut(*batches[0]).backward()  # of gradients that are thrown away
         optimizer.zero_grad()
@@ -130,9 +128,13 @@ def accumulated(*, mode, set_to_none):
         whole(*batches[1]).backward()
         cut(*batches[1]).backward()
         cut.sum_gradients()
-        for name, gradient in cut.whole_gradients().items():
-            wanted = whole.get_parameter(name).grad
-            assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), name
+        check_gradients(cut, whole)
+
+
+def check_gradients(cut, whole):
+    for name, gradient in cut.whole_gradients().items():
+        wanted = whole.get_parameter(name).grad
+        assert float((gradient - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), name
 
 
 class Kind(nn.Module):

@@ -20,7 +20,7 @@ from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.parallel import collectives
 from launcher.trainer.plan import gives_parts
-from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.strategy_recorder import RecordedModel
 from launcher.trainer.session import Session
 
 BACKEND = ("parallel.transport=backend",)
@@ -45,30 +45,22 @@ ROWS = {
 def count_calls(counts):
     """Have every call of torch.distributed that sends tensors counted: by kind, how many and of how many bytes."""
 
-    def counted(owner, name, kind, size_of):
+    def counted(owner, name, kind, sent=0):
         called = getattr(owner, name)
 
         @functools.wraps(called)
         def call(*args, **options):
             counts[kind, "count"] += 1
-            counts[kind, "bytes"] += size_of(*args)
+            counts[kind, "bytes"] += args[sent].nbytes
             return called(*args, **options)
 
         setattr(owner, name, call)
 
-    def first(tensor, *_):
-        return tensor.nbytes
-
-    def second(_output, tensor, *_):
-        return tensor.nbytes
-
-    counted(dist, "all_reduce", "all_reduce", first)
-    counted(dist, "all_to_all_single", "all_to_all", second)
-    counted(collectives, "_ALL_GATHER", "all_gather", first)
-    counted(dist, "isend", "send", first)
-    counted(dist, "irecv", "receive", first)
-    counted(dist, "send", "send", first)
-    counted(dist, "recv", "receive", first)
+    counted(collectives, "_ALL_GATHER", "all_gather")
+    counted(dist, "all_to_all_single", "all_to_all", sent=1)  # after the output
+    kinds = {"all_reduce": "all_reduce", "isend": "send", "irecv": "receive", "send": "send", "recv": "receive"}
+    for name, kind in kinds.items():
+        counted(dist, name, kind)
 
 
 def train(name, chosen, directory):
@@ -78,10 +70,8 @@ def train(name, chosen, directory):
         rank = world.place.global_rank
         session = Session(settings, world)
         recorded = RecordedModel("transformer", session.model, session.placements, gives_parts(session.model))
-        report_of = functools.partial(recorded_report, recorded, world, 0)
-        recorder = StepRecorder(directory / name / strategy_name(rank), rank, report_of, session.model)
-        counts = Counter()
-        losses = []
+        recorder = recorded.recorder(directory / name / strategy_name(rank), world, attempt=0)
+        counts, losses = Counter(), []
         count_calls(counts)
         for step, examples in enumerate(batches(3), start=1):
             counts.clear() if step == 2 else None

@@ -23,7 +23,7 @@ from launcher.sharding.expression import cuttings
 from launcher.sharding.plan import plan_of
 from launcher.trainer.own.cut import communication, sharded_network
 from launcher.trainer.own.cut.calibrate import calibrated
-from launcher.trainer.own.cut.groups import open_groups
+from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import cuttings_for
 from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
@@ -215,26 +215,18 @@ def local_statistics(groups):
 
 
 def evaluated(groups):
-    """A network in evaluation, of another batch, shares the weights and running statistics of the one that is trained."""
+    """A network in evaluation normalises by the running statistics of its training."""
     name = "convolutions"
     whole = network_of(name)
-    traced = trace(whole, inputs_of(name, 0))
-    cut = cuttings_for(traced, SEMI, {"conv1": ((1, 1, 1, 1), (groups.ranks, 1, 1, 1))}, groups.ranks)
-    sharded = ShardedNetwork(traced, plan_of(traced.graph, cut, groups.ranks), groups, device=CPU)
-    sharded(*inputs_of(name, 0)).backward()
-    sharded.sum_gradients()
-    torch.optim.SGD(sharded.parameters(), lr=RATE).step()
-    small = [each[:4] for each in inputs_of(name, 1)]
-    traced = trace(network_of(name).eval(), small)
-    # The layouts of weights have to be the same; the batch is smaller.
-    strategies = {path: cutting.strategy for path, cutting in cut.items() if path in traced.graph.by_name}
-    cut = cuttings_for(traced, SEMI, strategies, groups.ranks)
-    evaluation = ShardedNetwork(traced, plan_of(traced.graph, cut, groups.ranks), groups, device=CPU, shares=sharded)
     optimizer = torch.optim.SGD(whole.parameters(), lr=RATE)
     whole(*inputs_of(name, 0)).backward()
     optimizer.step()
+    small = [each[:4] for each in inputs_of(name, 1)]
+    traced = trace(whole.eval(), small)
+    cut = cuttings_for(traced, SEMI, {"conv1": ((1, 1, 1, 1), (groups.ranks, 1, 1, 1))}, groups.ranks)
+    evaluation = ShardedNetwork(traced, plan_of(traced.graph, cut, groups.ranks), groups, device=CPU)
     with torch.no_grad():
-        return abs(evaluation(*small).item() - whole.eval()(*small).item())
+        return abs(evaluation(*small).item() - whole(*small).item())
 
 
 def ranks_work(cases, transport):
@@ -245,13 +237,8 @@ def ranks_work(cases, transport):
         for name, mode, chosen in cases:
             ranks = place.world_size // COPIES if mode == HYBRID else place.world_size
             if ranks not in opened:
-                opening = open_groups(
-                    place.global_rank,
-                    place.world_size,
-                    ranks=ranks,
-                    device=CPU,
-                    transport=transport,
-                    existing=[world.mp],
+                opening = Groups(
+                    place.global_rank, place.world_size, ranks, CPU, transport=transport, existing=[world.mp]
                 )
                 opened[ranks] = stack.enter_context(opening)
             if mode in {LOCAL, EVALUATION}:

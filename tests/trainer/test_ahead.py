@@ -10,7 +10,7 @@ from launcher.trainer.telemetry.step_time import Timer
 
 
 def threads_of_ahead():
-    return [thread for thread in threading.enumerate() if thread.name == "ahead"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
 
 
 @pytest.mark.parametrize("depth", [1, 3, 100])

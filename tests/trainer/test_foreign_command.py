@@ -30,7 +30,6 @@ def ckpt(directory, *words):
 
 
 def trained_from(checkpoint):
-    """The losses of two steps of a training that goes on from a checkpoint."""
     settings = transformer_settings(*SETTINGS)
     session = Session(settings, alone())
     shapes = read_index(checkpoint).shapes
@@ -93,7 +92,6 @@ def test_ctrl_c_ends_both_processes_silently(tmp_path, own, monkeypatch, wait_un
 
 
 def test_what_is_refused_has_its_code(tmp_path, own):
-    """And nothing is left where the result would be."""
     torch.save({}, tmp_path / "model.ckpt")
     done = ckpt(tmp_path, "import", "model.ckpt", "--format", "mindspore", "--like", own, "--output", "new")
     assert (done.returncode, done.stdout) == (2, "")

@@ -38,7 +38,6 @@ def imported(source, *more, **step):
 
 
 def empty(dtype=torch.float32):
-    """What a program gives `dcp.load` to fill."""
     return {
         "model": {name: torch.full(shape, torch.nan, dtype=dtype) for name, shape in SHAPES.items()},
         "optimizer": {
@@ -55,7 +54,6 @@ def empty(dtype=torch.float32):
 
 
 def test_a_full_disk_is_told(tmp_path, write_own):
-    """And not what torch stumbles over after it; nothing is left."""
     write_own(tmp_path / "own", {"head.weight": (100, 100)})
     with file_size_limit(4096), pytest.raises(OSError, match="File too large") as told:
         exported(tmp_path / "own", tmp_path / "dcp")
@@ -65,7 +63,6 @@ def test_a_full_disk_is_told(tmp_path, write_own):
 
 @pytest.mark.parametrize("dtype", ["F32", "F64"])
 def test_torch_loads_what_is_exported(tmp_path, write_own, dtype):
-    """All of it, and equal to the last bit."""
     state = write_own(tmp_path / "own", SHAPES, step=7, dtype=dtype)
     found = empty(torch.float32 if dtype == "F32" else torch.float64)
     dcp.load(found, checkpoint_id=exported(tmp_path / "own", tmp_path / "dcp"))
@@ -79,7 +76,6 @@ def test_torch_loads_what_is_exported(tmp_path, write_own, dtype):
 
 
 def test_torch_makes_one_file_of_it(tmp_path, write_own):
-    """Nested as it was planned."""
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
     state = write_own(tmp_path / "own", SHAPES, step=7)
@@ -138,8 +134,6 @@ def test_what_belongs_to_nothing_is_told(tmp_path, write_own):
 
 
 class Hostile:
-    """Writes a file where it is unpickled."""
-
     def __init__(self, path):
         self.path = path
 
@@ -160,7 +154,6 @@ def moved(metadata, to):
 
 
 def replace_chunks(directory, content):
-    """Have all chunks be these bytes."""
 
     def change(metadata):
         for info in metadata.storage_data.values():
@@ -179,7 +172,6 @@ def _directory(tmp_path, write_own):
 
 
 def test_a_hostile_pickle_is_not_run(tmp_path, directory):
-    """Wherever it stands in the metadata."""
     trap = tmp_path / "trapped"
     pickle.loads(pickle.dumps(Hostile(trap)))
     assert trap.exists(), "it does work"
@@ -222,7 +214,6 @@ def test_depth_ends_nothing(tmp_path):
 
 
 def test_a_hostile_tensor_is_not_run(tmp_path, directory, write_own):
-    """A chunk is a pickle, too."""
     trap = tmp_path / "trapped"
     for bomb in (Hostile(trap), torch.ones(5), bytearray(1000)):
         content = io.BytesIO()
@@ -260,28 +251,22 @@ def test_a_path_beyond_the_directory_is_refused(tmp_path, directory, to):
         imported(directory, tmp_path / "own", tmp_path / "new")
 
 
-def lose_a_chunk(metadata):
-    metadata.state_dict_metadata["model.encoder.0.weight"].chunks.pop()
+def chunks_of(metadata):
+    return metadata.state_dict_metadata["model.encoder.0.weight"].chunks
 
 
-def repeat_a_chunk(metadata):
-    chunks = metadata.state_dict_metadata["model.encoder.0.weight"].chunks
-    chunks[0] = chunks[-1]
+DAMAGES = {
+    "a chunk is lost": lambda metadata: chunks_of(metadata).pop(),
+    "a chunk is repeated": lambda metadata: chunks_of(metadata).__setitem__(0, chunks_of(metadata)[-1]),
+    "a chunk leaves the shape": lambda metadata: setattr(chunks_of(metadata)[0], "sizes", torch.Size([4, 7])),
+    "a place is lost": lambda metadata: metadata.storage_data.popitem(),
+    "compressed": lambda metadata: setattr(
+        next(iter(metadata.storage_data.values())), "transform_descriptors", ["zstd"]
+    ),
+}
 
 
-def leave_the_shape(metadata):
-    metadata.state_dict_metadata["model.encoder.0.weight"].chunks[0].sizes = torch.Size([4, 7])
-
-
-def lose_a_place(metadata):
-    metadata.storage_data.popitem()
-
-
-def compress(metadata):
-    next(iter(metadata.storage_data.values())).transform_descriptors = ["zstd"]
-
-
-@pytest.mark.parametrize("damage", [lose_a_chunk, repeat_a_chunk, leave_the_shape, lose_a_place, compress])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_metadata_that_cannot_be_is_refused(tmp_path, directory, damage):
     changed_metadata(directory, damage)
     with pytest.raises(UnreadableError):
@@ -289,7 +274,6 @@ def test_metadata_that_cannot_be_is_refused(tmp_path, directory, damage):
 
 
 def test_a_changed_file_is_read_or_refused(tmp_path, directory):
-    """Whatever bytes are changed or cut, it is no other error."""
     numbers = random.Random(1)
     for name, rounds in ((DCP_METADATA, 300), ("__0_0.distcp", 100)):
         path = directory / name

@@ -45,7 +45,6 @@ def write_file(path, *values):
 @pytest.mark.parametrize("optimizer", ["adamw", "adam_weight_decay"])
 @pytest.mark.parametrize("dtype", ["F32", "F64"])
 def test_there_and_back(tmp_path, write_own, optimizer, dtype, read_own):
-    """All is equal to the last bit, and whole, and of the same step."""
     state = write_own(tmp_path / "own", SHAPES, f"train.optimizer={optimizer}", step=7, dtype=dtype)
     exported(tmp_path / "own", tmp_path / "model.ckpt")
     back = imported(tmp_path / "model.ckpt", tmp_path / "own", tmp_path / "step-7")
@@ -77,7 +76,6 @@ def test_a_training_of_mindspore_is_imported(tmp_path, write_own, read_own):
 
 
 def test_types_of_mindspore_are_read():
-    """Those that parameters may have."""
     state, theirs = read_mindspore(DATA / "mindspore_types.ckpt"), np.load(DATA / "mindspore_types.npz")
     found = {name: tensor.read() for name, tensor in state.tensors[0].items()}
     assert found.keys() == {"a.single", "a.b.half", "brain", "double", "whole", "scalar"}
@@ -102,7 +100,6 @@ def test_narrow_weights_alone_become_a_checkpoint(tmp_path, write_own, read_own)
 
 
 def test_all_that_does_not_fit_is_told(tmp_path, write_own):
-    """Missing, unknown, of another shape, and of a type that would lose digits."""
     write_own(tmp_path / "own", {"a": (2,), "b": (2,), "c": (2,), "d": (2,)})
     two, three = np.ones(2, np.float32), np.ones(3, np.float32)
     path = write_file(
@@ -138,7 +135,6 @@ def test_a_step_that_cannot_be_is_refused(tmp_path, number, kind):
 
 
 def test_a_large_tensor_is_in_pieces(tmp_path, write_own, read_own, monkeypatch):
-    """As MindSpore cuts it, and of whole elements."""
     monkeypatch.setattr(mindspore_export, "PIECE_BYTES", 40)
     state = write_own(tmp_path / "own", SHAPES)
     values = read_values(exported(tmp_path / "own", tmp_path / "model.ckpt"))

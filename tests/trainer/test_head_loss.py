@@ -19,7 +19,6 @@ VOCABULARY, D_MODEL = 67, 16
 
 
 def parts(tokens, dtype=torch.float64, scale=1.0):
-    """Hidden rows, a head, and labels."""
     torch.manual_seed(tokens)
     hidden = (scale * torch.randn(tokens, D_MODEL, dtype=torch.float64)).to(dtype).requires_grad_()
     head = nn.Linear(D_MODEL, VOCABULARY, bias=False, dtype=torch.float64).to(dtype)

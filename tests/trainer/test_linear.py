@@ -75,7 +75,6 @@ def test_values_and_gradients_are_those_of_float64(shape, has_bias, by_onednn, m
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_multiplied_by_torch(dtype):
-    """Bit by bit."""
     layer, hidden = Linear(16, 6, dtype=dtype), torch.randn(128, 16, dtype=dtype)
     assert torch.equal(layer(hidden), functional.linear(hidden, layer.weight, layer.bias))
     assert torch.equal(product(hidden, layer.weight, rows=128), hidden @ layer.weight.t())
@@ -126,7 +125,6 @@ def test_products_of_no_rows_have_no_kernel_of_their_own():
 
 
 def test_products_by_kernels_of_their_own_are_the_same(by_onednn):
-    """Also of fewer rows than a block has."""
     layer, hidden = Linear(16, 6), torch.randn(5, 16, requires_grad=True)
     expected = functional.linear(hidden, layer.weight, layer.bias)
     module.set_own_rows([5])
@@ -137,7 +135,6 @@ def test_products_by_kernels_of_their_own_are_the_same(by_onednn):
 
 @pytest.mark.usefixtures("by_onednn")
 def test_a_frozen_weight_gets_no_gradient():
-    """Nor does an input that asks for none."""
     layer, hidden = Linear(128, 128), torch.randn(128, 128, requires_grad=True)
     layer.weight.requires_grad_(False)
     layer(hidden).sum().backward()
@@ -149,6 +146,5 @@ def test_a_frozen_weight_gets_no_gradient():
 
 
 def test_without_gradients_none_are_kept(by_onednn):
-    """In validation nothing waits for a backward pass."""
     with torch.no_grad():
         assert Linear(128, 128)(torch.randn(128, 128)).grad_fn is None

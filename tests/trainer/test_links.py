@@ -93,7 +93,6 @@ def measure_alone(monkeypatch, capsys):
 
 
 def test_one_rank_alone_has_nothing_to_measure(measure_alone, tmp_path):
-    """And says so in the same form."""
     assert measure_alone(tmp_path) == (0, "")
     assert decode(Links, json.loads(RunDir(tmp_path).links.read_text())).pairs == ()
 

@@ -15,15 +15,17 @@ from launcher.checkpoint.same_settings import check_settings
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
-from launcher.recipes.settings import setting
-from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
+from launcher.recipes.quickstart.quickstart_recipe import QuickstartTrainConfig
+from launcher.recipes.train import CheckpointConfig, ParallelConfig
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.update_rules import Momentum
+from launcher.trainer.own.train.samples import SampleBatch
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.programs import save_loop as saving
 from launcher.trainer.programs.loop import EarlyStopping, run
-from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.network_program import NetworkResult
+from launcher.trainer.programs.program import Program, Validated
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.training_files import Files
 
@@ -34,48 +36,10 @@ MEAN = "running_mean"
 
 
 @frozen
-class LineTrainConfig(TrainConfig):
-    epochs: int = setting(2, "passes over the points", minimum=1)
-    steps: int = TrainConfig.steps
-    batch_size: int = TrainConfig.batch_size
-    micro_batches: int = TrainConfig.micro_batches
-    learning_rate: float = setting(0.1, "Momentum's step size", minimum=0)
-    momentum: float = setting(0.9, "share of the last step that is taken again", minimum=0)
-    seed: int = TrainConfig.seed
-    precision: str = TrainConfig.precision
-    device: str = TrainConfig.device
-    validate_every: int = TrainConfig.validate_every
-    early_stopping: int = TrainConfig.early_stopping
-    profile_steps: int = TrainConfig.profile_steps
-
-
-@frozen
 class Settings:
-    train: LineTrainConfig = LineTrainConfig()
+    train: QuickstartTrainConfig = QuickstartTrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     parallel: ParallelConfig = ParallelConfig()
-
-
-@frozen
-class Points:
-    epoch: int
-    step_of_epoch: int
-    step: int
-    last_step: int
-    inputs: torch.Tensor
-
-    @property
-    def is_last(self):
-        return self.step == self.last_step
-
-
-@frozen
-class Result:
-    loss: float
-    is_finite: bool
-    votes: tuple
-    tokens: None = None
-    padding_share: None = None
 
 
 class Line(Program):
@@ -86,9 +50,8 @@ class Line(Program):
     digest = "points"
 
     def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
-        self.settings, self._broken_at, self._errors = settings, broken_at, list(errors)
-        self._overflows_at = overflows_at
-        self.world = alone()
+        self.settings, self._broken_at, self._overflows_at = settings, broken_at, overflows_at
+        self._errors, self.world = list(errors), alone()
         self.model = nn.Linear(1, 1).to(self.dtype)
         nn.init.zeros_(self.model.weight)
         nn.init.zeros_(self.model.bias)
@@ -109,7 +72,7 @@ class Line(Program):
             epoch, index = divmod(step - 1, STEPS_PER_EPOCH)
             numbers = torch.Generator().manual_seed(step)
             inputs_B1 = torch.randn(train.batch_size, 1, generator=numbers, dtype=self.dtype)
-            yield Points(epoch + 1, index + 1, step, last_step, inputs_B1)
+            yield SampleBatch(inputs_B1, epoch + 1, index + 1, step, last_step)
 
     def learning_rate(self, batch):
         return self.settings.train.learning_rate
@@ -119,19 +82,16 @@ class Line(Program):
 
     def train_step(self, batch, learning_rate, votes):
         self.optimizer.zero_gradients()
-        loss = (self.model(batch.inputs) - 2 * batch.inputs - 1).square().mean()
+        loss = (self.model(batch.samples) - 2 * batch.samples - 1).square().mean()
         if batch.step == self._broken_at:
             loss = loss * math.inf
         loss.backward()
         norm = self.optimizer.step(learning_rate, votes)
         if math.isfinite(norm):
-            self.buffers[MEAN].mul_(0.9).add_(batch.inputs.mean(), alpha=0.1)
+            self.buffers[MEAN].mul_(0.9).add_(batch.samples.mean(), alpha=0.1)
         if batch.step == self._overflows_at:
             self.model.bias.detach().fill_(math.inf)
-        return Result(float(loss.detach()), math.isfinite(norm), self.optimizer.votes)
-
-    def line(self, batch, result, seconds):
-        return line_of(batch, result.loss)
+        return NetworkResult(float(loss.detach()), math.isfinite(norm), self.optimizer.votes)
 
     def not_finite(self, batch, result):
         return TlaunchError(f"step {batch.step}: the loss is {result.loss}")
@@ -143,10 +103,8 @@ class Line(Program):
         return Validated(error, f"off by {error:.3f}")
 
     def weights(self):
-        return {
-            name: tensor.detach().clone()
-            for name, tensor in (*self.model.named_parameters(), (MEAN, self.buffers[MEAN]))
-        }
+        tensors = (*self.model.named_parameters(), *self.buffers.items())
+        return {name: tensor.detach().clone() for name, tensor in tensors}
 
     def show(self, weights):
         print(f"the slope is {float(weights['weight']):.2f}")
@@ -154,7 +112,8 @@ class Line(Program):
 
 def settings_of(*, every_steps=2, keep=4, keep_best=False, **train):
     checkpoint = CheckpointConfig(every_steps=every_steps, keep=keep, keep_best=keep_best)
-    return Settings(LineTrainConfig(**train), checkpoint)
+    config = {"epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, **train}
+    return Settings(QuickstartTrainConfig(**config), checkpoint)
 
 
 @pytest.fixture(name="train")
@@ -168,11 +127,9 @@ def _train(tmp_path, capsys):
             made.append(Line(settings, **facts))
             return made[0]
 
-        files = Files(
-            output=None if output is None else tmp_path / output, checkpoints=tmp_path / checkpoints, resume=resume
-        )
-        world = Line(settings).world
-        run(make, settings.checkpoint, world, files)
+        output = None if output is None else tmp_path / output
+        files = Files(output=output, checkpoints=tmp_path / checkpoints, resume=resume)
+        run(make, settings.checkpoint, alone(), files)
         return made[0], capsys.readouterr().out.splitlines()
 
     return train
@@ -198,10 +155,8 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     assert config["recipe"]["train"]["momentum"] == 0.9
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if record.get("loss") is not None]
-    assert steps
-    assert all(
-        record.get(name) is None for record in steps for name in ("tokens_per_s", "padding_share", "model_flops")
-    )
+    of_text = ("tokens_per_s", "padding_share", "model_flops")
+    assert {record.get(name) for record in steps for name in of_text} == {None}
     [validation] = [record for record in records if "validation_loss" in record]
     assert validation["validation_loss"] > 0
     assert validation.get("perplexity") is None
@@ -220,17 +175,8 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(train, tmp_path):
     assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
 
 
-LOSSES = [
-    4.0,
-    3.0,
-    math.nan,
-    3.0,
-    2.5,
-    2.6,
-    2.6,
-    2.5,
-    1.0,
-]  # after each second step; three in a row without a lower one
+# After each second step; three in a row without a lower one.
+LOSSES = [4.0, 3.0, math.nan, 3.0, 2.5, 2.6, 2.6, 2.5, 1.0]
 
 
 def stopping(*, patience=3, **train):
@@ -318,7 +264,6 @@ def test_another_optimizer_does_not_go_on_from_it(train, tmp_path):
 
 
 def test_a_gradient_that_is_not_finite_ends_it(train, tmp_path):
-    """With the program's own error, and the checkpoints that there were."""
     with pytest.raises(TlaunchError, match="step 4"):
         train(settings_of(), broken_at=4)
     assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-2"]

@@ -29,7 +29,6 @@ def settings_of(*more):
 
 
 def trained(directory, *more):
-    """A training of some steps, and the checkpoint that it wrote."""
     settings, world = settings_of(*more), alone()
     session = Session(settings, world)
     examples = [Example([5 + row, 6, END], [7, 8 + row, END]) for row in range(6)]

@@ -95,7 +95,6 @@ def contrastive(_net, hidden, _label, _mask):
 
 
 def longest(net, hidden, label, mask):
-    """Cut a batch at its longest sentence."""
     length = int(mask.sum(1).max())
     return net.losses(hidden[:, :length], label[:, :length]).mean()
 
@@ -188,12 +187,10 @@ def plain(net, hidden, label, _mask):
 
 
 def mean_of_rows(net, hidden, label, mask):
-    """Divide by the mask of each row."""
     return ((net.losses(hidden, label) * mask).sum(1) / mask.sum(1)).mean()
 
 
 def by_length(net, hidden, label, mask):
-    """Divide by what every row has."""
     return (net.losses(hidden, label) * mask).sum() / mask.numel()
 
 
@@ -279,7 +276,6 @@ def test_nothing_is_left_behind():
 
 
 def test_tables_that_code_keeps_have_their_own_type():
-    """The training finds them in the cache."""
 
     @functools.cache
     def table(length):

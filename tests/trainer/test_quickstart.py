@@ -5,8 +5,11 @@ import torch
 
 from launcher.recipes.catalog import recipe_named
 from launcher.recipes.quickstart.quickstart_recipe import graph_of
+from launcher.recipes.strategies import SEMI_AUTO
+from launcher.sharding.plan import plan_of
+from launcher.trainer.own.cut.modes import cuttings_for
 from launcher.trainer.programs.quickstart import traced
-from launcher.trainer.programs.sharded import placements_of, sharding_plan
+from launcher.trainer.programs.sharded import placements_of
 
 RECIPE = recipe_named("quickstart")
 
@@ -20,8 +23,8 @@ def test_the_graph_that_strategies_are_checked_by_is_the_one_that_is_traced(copi
 
 def test_parameters_are_placed_as_the_strategy_says():
     """The rows of both weights are cut by four, and two ranks hold each part, of which the first is rank 0 to 3."""
-    settings = RECIPE.load(None, ["strategies.matmul=[[2, 4], [4, 1]]"])
-    plan = sharding_plan(traced(settings, copies=1), settings, 8)
+    network = traced(RECIPE.load(None, []), copies=1)
+    plan = plan_of(network.graph, cuttings_for(network, SEMI_AUTO, {"matmul": ((2, 4), (4, 1))}, 8), 8)
     for rank in range(8):
         placed = placements_of(plan, rank)
         assert {name: tuple(one.box.start) for name, one in placed.items()} == {

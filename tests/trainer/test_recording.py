@@ -1,6 +1,5 @@
 """What is recorded of a training step is what was computed and communicated."""
 
-import functools
 import json
 from collections import Counter
 
@@ -9,8 +8,10 @@ import torch
 
 from launcher.sharding.report_set import equal_ranks, read_all
 from launcher.sharding.strategy_report import read_report
+from launcher.trainer.data.tokens import Example
+from launcher.trainer.model.transformer import END
 from launcher.trainer.plan import gives_parts
-from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.strategy_recorder import RecordedModel
 from launcher.trainer.telemetry import recording, watch
 
 from .conftest import run_program
@@ -21,7 +22,6 @@ BESIDE = {"optimizer", "pipeline", "loss"}  # what is no operator
 
 @pytest.fixture(scope="module", name="recorded")
 def _recorded(tmp_path_factory):
-    """The directory of what four ranks have recorded in several layouts."""
     directory = tmp_path_factory.mktemp("recorded")
     run_program("recorded.py", directory)
     return directory
@@ -64,14 +64,13 @@ def test_model_parallelism_sums_twice_for_an_encoder_layer_and_three_times_for_a
     for report in read_all(recorded / layout):
         group = (0, 1) if report.rank < 2 else (2, 3)
         expected = {}
-        for layer, forward in {
-            "encoder.0": ["attention.output", "feed_forward.contract"],
-            "encoder.1": ["attention.output", "feed_forward.contract"],
-            "decoder.0": ["attention.output", "cross_attention.output", "feed_forward.contract"],
-            "decoder.1": ["attention.output", "cross_attention.output", "feed_forward.contract"],
-        }.items():
+        for layer in ("encoder.0", "encoder.1", "decoder.0", "decoder.1"):
             size = output_bytes(report, f"{layer}.add")
-            for name in forward:
+            for name in (
+                "attention.output",
+                *["cross_attention.output"] * layer.startswith("decoder"),
+                "feed_forward.contract",
+            ):
                 expected[f"{layer}.{name}", "forward"] = (1, size)
                 expected[f"{layer}.{name.partition('.')[0]}.enter", "backward"] = (1, size)
         expected["memory.enter", "backward"] = (1, output_bytes(report, "memory"))
@@ -180,7 +179,6 @@ def test_layouts_of_the_model(recorded):
 
 @pytest.mark.distributed
 def test_vocabulary_rows_that_ranks_do_not_divide(recorded):
-    """67 rows over two ranks are 33 and 34."""
     for rank, (start, size) in {0: (0, 33), 1: (33, 34)}.items():
         report = read_report(recorded / "dp2-mp2" / f"rank{rank}.json")
         weight = report.operators[0].inputs[1]
@@ -194,13 +192,10 @@ def new_session():
 
 def recorder_of(session, path):
     recorded = RecordedModel("transformer", session.model, session.placements, gives_parts(session.model))
-    return StepRecorder(path, 0, functools.partial(recorded_report, recorded, session.world, 0), session.model)
+    return recorded.recorder(path, session.world, attempt=0)
 
 
 def examples(count):
-    from launcher.trainer.data.tokens import Example
-    from launcher.trainer.model.transformer import END
-
     return [Example([*range(4, 6 + one), END], [*range(5, 7 + one), END]) for one in range(count)]
 
 
@@ -223,20 +218,15 @@ def test_recording_changes_nothing(tmp_path):
 
 
 def test_a_training_of_one_step_is_recorded_in_that(tmp_path):
-    session = new_session()
-    recorder = recorder_of(session, tmp_path / "rank0.json")
-    with recorder.step(7, is_last=True):
-        session.train_step(examples(2), 1e-3, step=7)
-    assert read_report(tmp_path / "rank0.json").step == 7
-
-
-def test_a_report_that_cannot_be_written_ends_no_training(tmp_path):
+    """A report that cannot be written ends no training."""
     (tmp_path / "strategy").write_text("a file")
-    session = new_session()
-    recorder = recorder_of(session, tmp_path / "strategy" / "rank0.json")
-    with recorder.step(1, is_last=True):
-        session.train_step(examples(2), 1e-3, step=1)
-    assert "no strategy report" in recorder.first_line()
+    for path, told in ((tmp_path / "rank0.json", "strategy: "), (tmp_path / "strategy" / "rank0.json", "no strategy")):
+        session = new_session()
+        recorder = recorder_of(session, path)
+        with recorder.step(7, is_last=True):
+            session.train_step(examples(2), 1e-3, step=7)
+        assert recorder.first_line().startswith(told)
+    assert read_report(tmp_path / "rank0.json").step == 7
 
 
 def test_a_module_that_is_called_again_is_an_operator_again():

@@ -16,7 +16,6 @@ MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
 
 @pytest.fixture(autouse=True)
 def _ended():
-    """What a rank holds until it ends."""
     yield
     while rendezvous._claimed:
         rendezvous._claimed.popitem()[1].close()
@@ -32,12 +31,10 @@ def test_a_rank_that_knows_where_to_meet_takes_its_place_from_the_engine():
     {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "1"},
 ], ids=["no engine", "RANK is set", "WORLD_SIZE is set", "one process", "a batch job's shell"])  # fmt: skip
 def test_whoever_says_who_a_rank_is_counts_more_than_an_engine(environment):
-    """And one process alone meets nobody."""
     assert engine_variables(environment) == {}
 
 
 def test_an_engine_that_does_not_tell_its_size_is_refused():
-    """Else every rank would train alone."""
     with pytest.raises(UsageError, match="PMIx started this process as rank 2 without the number of ranks"):
         engine_variables({"PMIX_RANK": "2", "PMIX_NAMESPACE": "job@1", **MEETING})
 

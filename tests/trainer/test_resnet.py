@@ -34,7 +34,6 @@ def meta_model(classes):
 
 
 def test_it_has_as_many_parameters_as_the_paper():
-    """25,557,032 with the 1,000 classes of ImageNet."""
     assert sum(parameter.numel() for parameter in meta_model(1000).parameters()) == 25_557_032
 
 
@@ -43,9 +42,8 @@ def test_names_and_shapes_are_those_of_torchvision(theirs):
     with torch.device("meta"):
         expected = theirs(num_classes=1000).state_dict()
     found = meta_model(1000).state_dict()
-    assert [(name, tensor.shape, tensor.dtype) for name, tensor in found.items()] == [
-        (name, tensor.shape, tensor.dtype) for name, tensor in expected.items()
-    ]
+    ours, wanted = ([(name, each.shape, each.dtype) for name, each in state.items()] for state in (found, expected))
+    assert ours == wanted
 
 
 @pytest.mark.parametrize("size", [32, 64])
@@ -72,7 +70,6 @@ def test_torchvision_is_taken_where_it_is_installed(theirs):
 
 
 def test_our_own_is_taken_where_it_is_not(monkeypatch):
-    """As is the case with a torchvision that does not fit this torch."""
     monkeypatch.setattr(resnet, "torchvision_class", lambda: None)
     with torch.device("meta"):
         assert type(resnet50(10)) is ResNet50
@@ -111,7 +108,6 @@ def test_norms_start_at_one_and_biases_at_zero():
     set_initial_weights(model, seed=1)
     state = model.state_dict()
     assert (state["layer1.0.downsample.1.weight"] == 1).all()
-    assert not any(
-        state[name].any() for name in state if name.endswith((".bias", "running_mean", "num_batches_tracked"))
-    )
+    zeros = (".bias", "running_mean", "num_batches_tracked")
+    assert not any(state[name].any() for name in state if name.endswith(zeros))
     assert all((state[name] == 1).all() for name in state if name.endswith("running_var"))

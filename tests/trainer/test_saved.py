@@ -29,14 +29,17 @@ def _tokenizer():
     return Tokenizer(train_tokenizer(SENTENCES, 300))
 
 
+def saved(session, tokenizer, directory):
+    at = partial(placements_at, session.settings, session.world.place.layout)
+    weights = gather(session.world, dict(session.model.named_parameters()), at)
+    save_model(directory / "model", "transformer", weights, session.settings, tokenizer.serialized, {})
+
+
 @pytest.mark.parametrize("share", ["none", "decoder", "all"])
 def test_a_model_read_back_computes_the_same(share, tokenizer, tmp_path):
     """Weights, recipe and tokenizer survive, and nothing else is left beside them."""
     session = session_of(*SIZES, f"model.share={share}")
-    at = partial(placements_at, session.settings, session.world.place.layout)
-    weights = gather(session.world, dict(session.model.named_parameters()), at)
-    facts = {"validation_loss": 1.5}
-    save_model(tmp_path / "model", "transformer", weights, session.settings, tokenizer.serialized, facts)
+    saved(session, tokenizer, tmp_path)
     model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
     batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=torch.arange(1))
@@ -58,7 +61,6 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
-    """The check makes what saving will make, and leaves nothing."""
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         check_can_save(tmp_path / "file" / "model")
@@ -68,8 +70,7 @@ def test_a_place_that_cannot_be_written_is_found_out_early(tmp_path):
 
 def test_a_model_that_does_not_record_how_text_was_normalised_gets_it_as_it_is(session, tokenizer, tmp_path):
     """Versions that recorded nothing did not normalise."""
-    weights = {name: parameter.detach() for name, parameter in session.model.named_parameters()}
-    save_model(tmp_path / "model", "transformer", weights, SETTINGS, tokenizer.serialized, {})
+    saved(session, tokenizer, tmp_path)
     assert load_model(tmp_path / "model")[1].data.normalise
     config = tmp_path / "model" / "config.json"
     content = json.loads(config.read_text())
@@ -79,7 +80,6 @@ def test_a_model_that_does_not_record_how_text_was_normalised_gets_it_as_it_is(s
 
 
 def test_a_missing_file_is_named(tmp_path):
-    """A directory that is no model says which file it lacks."""
     with pytest.raises(UnreadableError, match=r"model\.safetensors") as missing:
         load_model(tmp_path)
     (tmp_path / "step-5").mkdir()
@@ -91,9 +91,7 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.model"])
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x00" * 100])
 def test_a_damaged_file_is_named(name, content, session, tokenizer, tmp_path):
-    at = partial(placements_at, session.settings, session.world.place.layout)
-    weights = gather(session.world, dict(session.model.named_parameters()), at)
-    save_model(tmp_path / "model", "transformer", weights, SETTINGS, tokenizer.serialized, {})
+    saved(session, tokenizer, tmp_path)
     (tmp_path / "model" / name).write_bytes(content)
     with pytest.raises(UnreadableError, match=name):
         load_model(tmp_path / "model")

@@ -102,7 +102,6 @@ def coordinate(devices, rank):
 
 @pytest.mark.parametrize("name", CALLS)
 def test_parts_make_the_whole(name):
-    """However it is cut: every strategy of every operator."""
     x, function, *shapes = CALLS[name]
     network = Calls(function, *shapes)
     traced = trace(network, [x])

@@ -131,11 +131,8 @@ def test_arguments_may_be_given_by_name():
             hidden = functional.relu(input=functional.linear(input=x, weight=self.weight), inplace=True)
             return functional.cross_entropy(input=hidden, target=label)
 
-    assert names(trace(Named(), [torch.empty(4, 8), torch.empty(4, dtype=torch.long)])) == [
-        "linear",
-        "relu",
-        "cross_entropy",
-    ]
+    traced = trace(Named(), [torch.empty(4, 8), torch.empty(4, dtype=torch.long)])
+    assert names(traced) == ["linear", "relu", "cross_entropy"]
 
 
 def test_what_changes_nothing_in_place_is_no_operator():
@@ -216,7 +213,6 @@ def test_what_is_not_known_is_refused(name, snapshot):
 
 
 def without_line(error):
-    """The message, which begins with a line of this file."""
     return re.sub(r"^test_shard_trace\.py:\d+", "<line>", str(error))
 
 
@@ -295,7 +291,6 @@ def _cloned(hidden):
 
 
 def test_a_clone_is_another_tensor():
-    """What is changed in place afterwards is the clone alone."""
     traced = traced_body(_cloned)
     [product] = [each for each in traced.graph.operators if each.kind == "mul"]
     [clone] = [each for each in traced.graph.operators if each.kind == "clone"]
@@ -316,8 +311,6 @@ def test_what_is_seen_in_another_way_is_not_changed_in_place(view):
 
 
 class Counting(nn.Module):
-    """Does something else each time it is called."""
-
     def __init__(self, deed):
         super().__init__()
         self.fc, self.calls, self.deed = nn.Linear(8, 8), 0, deed

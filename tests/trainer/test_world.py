@@ -1,5 +1,7 @@
 """A rank's place, as its environment says."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -14,20 +16,17 @@ TORCHRUN = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 def test_one_process_alone_needs_no_environment():
-    """`python -m launcher.trainer` is a run of one rank."""
     place = place_from_environment({}, micro_batches=4)
     assert (place.global_rank, place.world_size, place.layout) == (0, 1, Layout(micro_batches=4))
 
 
 def test_under_torchrun_every_rank_is_a_copy():
-    """Without tlaunch's variables the layout is data parallel."""
     place = place_from_environment({**TORCHRUN, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, micro_batches=1)
     assert place.layout == Layout(dp=4)
     assert place.coordinate == Coordinate(pp=0, dp=3, mp=0)
 
 
 def test_a_layout_that_is_not_the_world_is_refused():
-    """A rank never guesses."""
     with pytest.raises(RefusedLayoutError, match="needs 4 ranks, but WORLD_SIZE is 8"):
         place_from_environment({**TORCHRUN, "WORLD_SIZE": "8", "TLAUNCH_DP": "2", "TLAUNCH_MP": "2"}, micro_batches=1)
 
@@ -40,33 +39,17 @@ def test_a_layout_that_is_not_the_world_is_refused():
     ({**TORCHRUN, "WORLD_SIZE": "2", "RANK": "5"}, "RANK is 5, but WORLD_SIZE is 2"),
 ])  # fmt: skip
 def test_an_environment_that_makes_no_sense_is_refused(environment, message):
-    """The variable and its value stand in the message; nothing is guessed."""
     with pytest.raises(UsageError) as error:
         place_from_environment(environment, micro_batches=1)
     assert message in error.value.message
 
 
-class Accelerators:
-    """What torch.accelerator says on a server with some devices."""
-
-    def __init__(self, count):
-        self.count, self.chosen = count, None
-
-    def is_available(self):
-        return self.count > 0
-
-    def device_count(self):
-        return self.count
-
-    def current_accelerator(self):
-        return torch.device("cuda")
-
-    def set_device_index(self, index):
-        self.chosen = index
-
-
-def device_of(local_rank, device_id, accelerators, monkeypatch, environment=None):
-    monkeypatch.setattr(torch, "accelerator", accelerators)
+def device_of(local_rank, device_id, visible, monkeypatch, environment=None):
+    accelerator = SimpleNamespace(
+        is_available=lambda: visible > 0, device_count=lambda: visible, set_device_index=lambda index: None,
+        current_accelerator=lambda: torch.device("cuda"),
+    )  # fmt: skip
+    monkeypatch.setattr(torch, "accelerator", accelerator)
     place = Place(local_rank, 4, local_rank, 4, device_id, Layout(dp=4))
     return str(choose_device(place, "auto", environment or {}))
 
@@ -78,20 +61,19 @@ def device_of(local_rank, device_id, accelerators, monkeypatch, environment=None
 )
 def test_a_rank_takes_the_device_of_its_table(monkeypatch, ids, visible, environment, indices):
     """Where all devices are seen, DEVICE_ID is the index; else ranks take what they see, in order, and never two the same."""
-    chosen = [device_of(rank, ids[rank], Accelerators(visible), monkeypatch, environment) for rank in range(4)]
+    chosen = [device_of(rank, ids[rank], visible, monkeypatch, environment) for rank in range(4)]
     assert chosen == [f"cuda:{index}" for index in indices]
 
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     """A physical id beyond what is seen is never folded onto another rank's device."""
     with pytest.raises(UsageError, match="DEVICE_ID is 6, but only 4 devices are visible"):
-        device_of(3, 6, Accelerators(4), monkeypatch)
+        device_of(3, 6, 4, monkeypatch)
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_without_a_device_for_each_rank_the_cpu_serves(monkeypatch, count):
-    """Two ranks never share an accelerator."""
-    assert device_of(0, 0, Accelerators(count), monkeypatch) == "cpu"
+    assert device_of(0, 0, count, monkeypatch) == "cpu"
 
 
 @pytest.mark.distributed

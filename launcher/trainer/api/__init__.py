@@ -27,19 +27,7 @@ from launcher.trainer.own.train.optimizers import AdamW, AdamWeightDecay, Moment
 from launcher.trainer.own.train.parallel_modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
 
 __all__ = [
-    "AdamW",
-    "AdamWeightDecay",
-    "AttentionMask",
-    "CheckpointConfig",
-    "CrossEntropyLoss",
-    "EmbeddingOpParallelConfig",
-    "Momentum",
-    "OpParallelConfig",
-    "Transformer",
-    "TransformerDecoder",
-    "TransformerEncoder",
-    "TransformerOpParallelConfig",
-    "TransformerRecomputeConfig",
-    "VocabEmbedding",
-    "train",
-]
+    "AdamW", "AdamWeightDecay", "AttentionMask", "CheckpointConfig", "CrossEntropyLoss", "EmbeddingOpParallelConfig", "Momentum",
+    "OpParallelConfig", "Transformer", "TransformerDecoder", "TransformerEncoder", "TransformerOpParallelConfig",
+    "TransformerRecomputeConfig", "VocabEmbedding", "train",
+]  # fmt: skip

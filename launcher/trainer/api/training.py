@@ -6,13 +6,13 @@ import copy
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from launcher.core import env
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.run_dir import LATEST, RunDir
@@ -23,30 +23,29 @@ from launcher.recipes.transformer.layers import settings_by
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.own.divide import check_layout
 from launcher.trainer.own.trace import class_name
-from launcher.trainer.own.train.configs import TransformerOpParallelConfig
+from launcher.trainer.own.train.configs import (
+    NetworkData,
+    NetworkModel,
+    NetworkSettings,
+    NetworkTrainConfig,
+    TransformerOpParallelConfig,
+)
 from launcher.trainer.own.train.layers import Transformer
-from launcher.trainer.own.train.network_settings import NetworkData, NetworkModel, NetworkSettings, NetworkTrainConfig
 from launcher.trainer.own.train.optimizers import AdamWeightDecay, Optimizer, in_words
 from launcher.trainer.own.train.samples import Samples
-from launcher.trainer.parallel.place import choose_device, this_place
-from launcher.trainer.parallel.world import Transport, open_world
-from launcher.trainer.programs.log_lines import say
+from launcher.trainer.parallel.place import Place, choose_device, this_place
+from launcher.trainer.parallel.world import Transport, World, open_world
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.own_network import NAME, OwnNetwork
+from launcher.trainer.programs.program import say
 from launcher.trainer.saved import model_of
 from launcher.trainer.telemetry.metrics_writer import attempt_in
-from launcher.trainer.training_files import Files
+from launcher.trainer.training_files import Files, own_run
 
 NO_CHECKPOINTS = CheckpointConfig()
 ADAM = AdamWeightDecay()
-_CHECKED = (
-    "epochs",
-    "steps",
-    "batch_size",
-    "seed",
-    "validate_every",
-    "early_stopping",
-)  # checked like the bundled trainer's settings
+# Arguments that are checked like the bundled trainer's settings.
+_CHECKED = ("epochs", "steps", "batch_size", "seed", "validate_every", "early_stopping")
 
 
 def train(
@@ -126,44 +125,40 @@ def train(
         early_stopping=early_stopping,
     )
     _check_arguments(train_config, checkpoint, samples, validation, optimizer, device=device, transport=transport)
-    parallel = _parallel_settings(network, config, schedule, accumulates_shards=gradient_accumulation_shard)
+    parallel = _parallel_settings(network, config, schedule, transport, accumulates_shards=gradient_accumulation_shard)
     place = this_place(micro_batches=config.micro_batch_num)
     _check_same(config, place.layout)
     check_layout(place.layout, batch_size)
-    settings = NetworkSettings(
-        model=NetworkModel(class_name(network), type(optimizer).__name__),
-        data=NetworkData(shuffle),
-        train=train_config,
-        parallel=dataclasses.replace(parallel, transport=transport),
-        checkpoint=checkpoint,
-    )
-    files, made = _files(output, resume), list[OwnNetwork]()
+    model = NetworkModel(class_name(network), type(optimizer).__name__)
+    settings = NetworkSettings(model, NetworkData(shuffle), train_config, parallel, checkpoint)
+
+    def make(world: World) -> OwnNetwork:
+        checks = {"parts_may_differ": parts_may_differ, "check_gradients": check_gradients}
+        return OwnNetwork(copy.deepcopy(network).train(), samples, validation, optimizer, settings, world, **checks)
+
+    return _trained(make, settings, _files(output, resume), place, device)
+
+
+def _trained(
+    make: Callable[[World], OwnNetwork], settings: NetworkSettings, files: Files, place: Place, device: str
+) -> dict[str, Tensor] | None:
     keep_freed_memory()
+    transport = cast("Transport", settings.parallel.transport)
     with open_world(place, choose_device(place, device, os.environ), transport) as world:
-        trained = dict[str, Tensor]()
-        if world.from_rank_0(partial(_trained_before, files, settings, trained)):
-            return trained if world.is_first else None
+        trained: list[dict[str, Tensor]] = []
 
-        def make() -> OwnNetwork:
-            own = copy.deepcopy(network).train()
-            checks = {"parts_may_differ": parts_may_differ, "check_gradients": check_gradients}
-            made.append(OwnNetwork(own, samples, validation, optimizer, settings, world, **checks))
-            return made[0]
+        def trained_before() -> bytes:
+            """Return b"1" and keep the saved model if an earlier attempt of the run finished, else b""."""
+            if files.output is None or attempt_in(os.environ) == 0:
+                return b""
+            if (found := model_of(files.output, NAME, settings)) is not None:
+                say(f"{files.output} was trained before the restart; returning it")
+                trained.append(found)
+            return b"1" if trained else b""
 
-        run(make, settings.checkpoint, world, files)
-    return made[0].trained
-
-
-def _trained_before(files: Files, settings: NetworkSettings, trained: dict[str, Tensor]) -> bytes:
-    """Fill `trained` with the saved model if an earlier attempt of the run finished; return b"1" if so, else b""."""
-    if files.output is None or attempt_in(os.environ) == 0:
-        return b""
-    found = model_of(files.output, NAME, settings)
-    if found is None:
-        return b""
-    say(f"{files.output} was trained before the restart; returning it")
-    trained.update(found)
-    return b"1"
+        if world.from_rank_0(trained_before):
+            return trained[0] if world.is_first else None
+        return run(partial(make, world), settings.checkpoint, world, files)
 
 
 def _is_real(number: object) -> bool:
@@ -205,9 +200,8 @@ def _check_arguments(
         if not callable(number) and not _is_real(number):
             raise UsageError(f"{name} is not a finite number", hint="use a number such as 1.0")
     if not config.clip_norm >= 0:
-        raise UsageError(
-            f"clip_norm = {config.clip_norm} is below 0", hint="use a positive number, or 0 to turn it off"
-        )
+        told = f"clip_norm = {config.clip_norm} is below 0"
+        raise UsageError(told, hint="use a positive number, or 0 to turn it off")
     check_clip_norm("clip_norm", config.clip_norm)
     if config.early_stopping and not (config.validate_every and validation is not None):
         raise UsageError(
@@ -254,7 +248,7 @@ def _check_same(config: TransformerOpParallelConfig, layout: Layout) -> None:
 
 
 def _parallel_settings(
-    network: nn.Module, config: TransformerOpParallelConfig, schedule: str, *, accumulates_shards: bool
+    network: nn.Module, config: TransformerOpParallelConfig, schedule: str, transport: str, *, accumulates_shards: bool
 ) -> ParallelConfig:
     """Return the trainer's settings for a configuration and the Transformer's `lambda_func`."""
     if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
@@ -271,6 +265,7 @@ def _parallel_settings(
         optimizer_shard=config.optimizer_shard,
         gradient_accumulation_shard=accumulates_shards,
         gradient_groups=config.gradient_aggregation_group,
+        transport=transport,
     )
     found = [module for module in network.modules() if isinstance(module, Transformer) and module.lambda_func]
     if not found:
@@ -291,28 +286,22 @@ def _parallel_settings(
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
     """Return the paths of model and checkpoints: in `output`, else in the run directory, else none."""
-    run_dir = Path(text) if (text := os.environ.get(env.TLAUNCH_RUN_DIR)) else None
+    run_dir = own_run()
+    own = run_dir if output is None else RunDir(Path(output))  # with the names that they have in a run directory
     resumed = None if resume is None else _resumed(Path(resume), run_dir)
-    if output is not None:
-        return Files(output=Path(output) / "model", checkpoints=Path(output) / "checkpoints", resume=resumed)
-    if run_dir is not None:
-        own = RunDir(run_dir)
-        return Files(output=own.model, checkpoints=own.checkpoints, resume=resumed)
-    return Files(resume=resumed)
+    if own is None:
+        return Files(resume=resumed)
+    return Files(output=own.model, checkpoints=own.checkpoints, resume=resumed)
 
 
-def _resumed(resume: Path, run_dir: Path | None) -> Path:
-    """Return the path to resume from.
-
-    A run's name is looked up next to this run; `latest` is the newest other run with checkpoints.
-    """
+def _resumed(resume: Path, run_dir: RunDir | None) -> Path:
+    """Return the path to resume from, or of a run next to this one; `latest` is the newest with checkpoints."""
     if run_dir is None:
         return resume
-    found = resume if resume.exists() else run_dir.parent / resume
+    found = resume if resume.exists() else run_dir.root.parent / resume
     if found.name != LATEST:
         return found
     saved = found.parent.glob("[!.]*/checkpoints/*/")
     others = {path.parents[1] for path in saved if path.parents[1].name != LATEST}
-    return max(
-        (path for path in others if path.resolve() != run_dir.resolve()), default=resume, key=lambda path: path.name
-    )
+    own = run_dir.root.resolve()
+    return max((path for path in others if path.resolve() != own), default=resume, key=lambda path: path.name)

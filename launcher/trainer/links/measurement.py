@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,17 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.machine.interfaces import traffic
 from launcher.core.records import Layout
-from launcher.core.run_dir import RunDir
 from launcher.trainer.__main__ import exit_code_of
-from launcher.trainer.links.point_to_point import GROWTH, ITEM_BYTES, MIN_BYTES, PINGS, one_way, ping, settle, stream
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.place import choose_device, this_place
 from launcher.trainer.parallel.world import World, open_world
+from launcher.trainer.training_files import own_run
 
+MIN_BYTES = 16 << 10
+GROWTH = 8  # factor from one size to the next
+PINGS = 20
+REPEATS = 3  # of the largest message
+ITEM_BYTES = 4  # of float32, which every backend supports
 SECONDS = 30.0
 MAX_SECONDS = 300.0  # waiting ranks time out after GROUP_TIMEOUT
 MAX_BYTES = 64 << 20
@@ -88,14 +92,23 @@ def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one rank of the measurement. Return 0, or the exit code of the TlaunchError that ended it."""
-    return exit_code_of(partial(_measure, _parser().parse_args(arguments)))
+    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.links", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="approximate duration (default: %(default)g)")
+    parser.add_argument("--largest", type=int, default=MAX_BYTES, metavar="BYTES", help="size of the largest message")
+    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
+    parser.add_argument("--output", type=Path, help="file for the result (default: links.json in the run directory)")
+    return exit_code_of(partial(_measure, parser.parse_args(arguments)))
 
 
 def _measure(options: argparse.Namespace) -> None:
-    _check(options.seconds)
+    if not 0 < options.seconds <= MAX_SECONDS:
+        raise UsageError(f"--seconds is {options.seconds:g}, but must be above 0 and at most {MAX_SECONDS:g}")
     place = this_place(micro_batches=1)
     place = replace(place, layout=Layout(dp=place.world_size))  # all ranks in one group
-    path = _output(options.output)
+    run = own_run()
+    path = options.output or (run.links if run else None)
+    if path is None:
+        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the file for the result with `--output`")
     with open_world(place, choose_device(place, options.device, os.environ)) as world:
         measured = measure(world, options.seconds, options.largest)
         if world.is_first:
@@ -135,37 +148,13 @@ def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int)
 
 
 def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]:
-    """Return the comma-separated interface names of each leader, by server index.
-
-    Every rank adds to one tensor; ranks other than leaders add zeros.
-    """
+    """Return the comma-separated interface names of each leader, by server index; other ranks add zeros."""
     letters = torch.zeros(len(leaders), LONGEST, device=world.device)
     if world.place.global_rank in leaders:
         for at, byte in enumerate(os.fsencode(",".join(own))[:LONGEST]):
             letters[leaders.index(world.place.global_rank), at] = byte
     rows = all_reduce(letters, world.dp).tolist()
     return [os.fsdecode(bytes(int(letter) for letter in row).rstrip(b"\0")) for row in rows]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m launcher.trainer.links", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="approximate duration (default: %(default)g)")
-    parser.add_argument("--largest", type=int, default=MAX_BYTES, metavar="BYTES", help="size of the largest message")
-    parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
-    parser.add_argument("--output", type=Path, help="file for the result (default: links.json in the run directory)")
-    return parser
-
-
-def _check(seconds: float) -> None:
-    if not 0 < seconds <= MAX_SECONDS:
-        raise UsageError(f"--seconds is {seconds:g}, but must be above 0 and at most {MAX_SECONDS:g}")
-
-
-def _output(chosen: Path | None) -> Path:
-    run_dir = os.environ.get(env.TLAUNCH_RUN_DIR)
-    if chosen is None and not run_dir:
-        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the file for the result with `--output`")
-    return chosen or RunDir(Path(run_dir or "")).links
 
 
 def _leaders(world: World) -> list[int]:
@@ -184,9 +173,9 @@ def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[A
     count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
-        first_s = _slowest(world, _timed(world, content))  # sets up connections
+        first_s = _slowest(world, content)  # sets up connections
         repeats = max(1, min(PINGS, int(left_s / 4 / max(first_s, 1e-6))))
-        each_s = sorted(_slowest(world, _timed(world, content)) for _ in range(repeats))
+        each_s = [_slowest(world, content) for _ in range(repeats)]
         taken_s = median(each_s)
         rate = size / taken_s
         yield AllReduce(size, taken_s, rate, rate * 2 * (count - 1) / count)
@@ -196,16 +185,9 @@ def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[A
         size *= GROWTH
 
 
-def _timed(world: World, content: Tensor) -> float:
-    settle(world)
-    started_s = time.perf_counter()
-    all_reduce(content, world.dp)
-    settle(world)
-    return time.perf_counter() - started_s
-
-
-def _slowest(world: World, seconds: float) -> float:
-    return float(all_reduce(torch.full((1,), seconds, device=world.device), world.dp, "max"))
+def _slowest(world: World, content: Tensor) -> float:
+    own_s = _timed(world, partial(all_reduce, content, world.dp))
+    return float(all_reduce(torch.full((1,), own_s, device=world.device), world.dp, "max"))
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
@@ -234,10 +216,84 @@ def _meet(
     """Measure one pair: return latency, and bytes per second both ways. Only the first rank's result is used."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
-    latency_s = ping(world, peer, speaks=is_first)
-    forth = stream(world, peer, seconds / 2, largest_bytes, speaks=is_first)
-    back = stream(world, peer, seconds / 2, largest_bytes, speaks=not is_first)
+    token = torch.zeros(1, device=world.device)
+    taken_s = [_timed(world, partial(_exchange, token, token, peer, speaks=is_first)) for _ in range(PINGS)]
+    latency_s = median(taken_s[PINGS // 4 :]) / 2  # the first messages set up connections
+    forth = _stream(world, peer, seconds / 2, largest_bytes, speaks=is_first)
+    back = _stream(world, peer, seconds / 2, largest_bytes, speaks=not is_first)
     # Only the sender has measured the rate.
     other = torch.full((1,), back, device=world.device)
-    one_way(other, peer, speaks=not is_first)
+    _one_way(other, peer, speaks=not is_first)
     return latency_s, forth, float(other)
+
+
+def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
+    """Send messages of growing size within the time, and return the bytes per second of the largest.
+
+    The receiver returns 0. Each message is preceded by its size, and 0 ends the stream. The receiver acknowledges each
+    message, so that the time includes its arrival.
+    """
+    if not speaks:
+        _listen(world, peer)
+        return 0.0
+    size, left_s = MIN_BYTES, seconds
+    rates: list[float] = []
+    while size:
+        taken_s = _say(world, peer, size)
+        left_s -= taken_s
+        if size * GROWTH <= largest_bytes and taken_s * GROWTH < left_s:
+            size *= GROWTH
+            continue
+        rates.append(size / taken_s)
+        if len(rates) == REPEATS or taken_s > left_s:
+            size = 0
+    _one_way(torch.zeros(1, device=world.device), peer, speaks=True)
+    return max(rates)
+
+
+def _say(world: World, peer: int, size: int) -> float:
+    """Send one message and return the seconds until its acknowledgement."""
+    _one_way(torch.full((1,), float(size), device=world.device), peer, speaks=True)
+    content = torch.ones(size // ITEM_BYTES, device=world.device)
+    answer = torch.zeros(1, device=world.device)
+    _one_way(answer, peer, speaks=False)  # the peer has allocated memory
+    return _timed(world, partial(_exchange, content, answer, peer, speaks=True))
+
+
+def _listen(world: World, peer: int) -> None:
+    """Receive messages until a size of 0 is announced."""
+    announced, answer = torch.zeros(1, device=world.device), torch.zeros(1, device=world.device)
+    while True:
+        _one_way(announced, peer, speaks=False)
+        if not announced:
+            return
+        # Ones, since pages of zeros would only be allocated on first use.
+        room = torch.ones(int(announced) // ITEM_BYTES, device=world.device)
+        _one_way(answer, peer, speaks=True)
+        _exchange(room, answer, peer, speaks=False)
+
+
+def _exchange(there: Tensor, back: Tensor, peer: int, *, speaks: bool) -> None:
+    _one_way(there, peer, speaks=speaks)
+    _one_way(back, peer, speaks=not speaks)
+
+
+def _one_way(tensor: Tensor, peer: int, *, speaks: bool) -> None:
+    if speaks:
+        dist.send(tensor, peer)
+    else:
+        dist.recv(tensor, peer)
+
+
+def _timed(world: World, work: Callable[[], object]) -> float:
+    """Return the seconds that `work` takes, including pending operations of an accelerator."""
+    _settle(world)
+    started_s = time.perf_counter()
+    work()
+    _settle(world)
+    return time.perf_counter() - started_s
+
+
+def _settle(world: World) -> None:
+    if world.device.type != "cpu":
+        torch.accelerator.synchronize()

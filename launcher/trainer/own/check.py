@@ -26,6 +26,7 @@ from launcher.core.frozen import frozen
 from launcher.trainer.own.divide import Division, Rows
 from launcher.trainer.own.trial import (
     Loss,
+    Outcome,
     Precision,
     copied,
     generators,
@@ -37,11 +38,9 @@ from launcher.trainer.own.trial import (
 NOISE = 0.05  # relative standard deviation of the noise that is added to weights
 CALLS_THAT_DRAW = 8  # repeated calls that show whether the loss depends on random numbers
 EQUAL_PARTS = (
-    "return a mean over rows (`launcher.trainer.api.CrossEntropyLoss` counts over the full batch), register "
-    "tensors that are not a batch as "
-    "buffers, pass `batch_norm_is_shared=False` to `sharded`, use `--dp 1 --micro-batches 1`, or pass "
-    "`parts_may_differ=True` to train on the "
-    "mean over the parts"
+    "return a mean over rows (`launcher.trainer.api.CrossEntropyLoss` counts over the full batch), register tensors "
+    "that are not a batch as buffers, pass `batch_norm_is_shared=False` to `sharded`, use `--dp 1 --micro-batches 1`, "
+    "or pass `parts_may_differ=True` to train on the mean over the parts"
 )
 
 
@@ -138,11 +137,7 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Compare in the network's mode, or in evaluation mode if its losses are random.
-
-    Raises:
-        NotComparedError: the losses are random in evaluation mode too.
-    """
+    """Compare in the network's mode, or in evaluation mode if its losses are random; raise if they are there, too."""
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
@@ -168,34 +163,34 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
     with Precision() as precision:
         whole = outcome_of(network, [division.whole], how.loss, gradients=gradients)
         of_ranks = [outcome_of(network, own, how.loss, division.whole, gradients=gradients) for own in division.parts]
+    for before, one, between, other, after, tolerance in _values(network, division, whole, of_ranks):
+        if math.isfinite(one) and not abs(one - other) <= precision.tolerance * tolerance:
+            # At least 4 digits, and enough to show that they differ.
+            digits = next((each for each in range(4, 17) if f"{one:.{each}g}" != f"{other:.{each}g}"), 17)
+            return f"{before} is {one:.{digits}g}{between} {other:.{digits}g}{after}"
+    return ""
+
+
+def _values(
+    network: nn.Module, division: Division, whole: Outcome, of_ranks: Sequence[Outcome]
+) -> Iterator[tuple[str, float, str, float, str, float]]:
+    """Yield the pairs of numbers to compare, each within words about it, and the tolerated difference in roundings."""
     losses = [each for outcome in of_ranks for each in outcome.losses]
-    mean, rows, tolerance = sum(losses) / len(losses), len(division.whole[0]), precision.tolerance
-    parts = f"{len(losses)} parts of {len(division.parts[0][0][0])}"
-    if not _is_close(whole.losses[0], mean, tolerance * max(1.0, *map(abs, losses))):
-        one, other = _shown(whole.losses[0], mean)
-        return f"the loss of {rows} rows is {one}; the mean over {parts} is {other}: this loss is not a mean over rows"
+    rows, parts = len(division.whole[0]), f"{len(losses)} parts of {len(division.parts[0][0][0])}"
+    mean, no_mean, largest_loss = f"; the mean over {parts} is", "is not a mean over rows", max(1.0, *map(abs, losses))
+    loss = sum(losses) / len(losses)
+    yield f"the loss of {rows} rows", whole.losses[0], mean, loss, f": this loss {no_mean}", largest_loss
     largest = max((float(each.abs().max()) for each in whole.gradients.values()), default=0.0)
     for name, slope in whole.gradients.items():
-        of_parts = torch.stack([each.gradients.get(name, torch.zeros_like(slope)) for each in of_ranks]).sum(0) / len(
-            losses
-        )
-        ours, theirs = _furthest(slope, of_parts)
-        if not _is_close(ours, theirs, tolerance * largest):
-            one, other = _shown(ours, theirs)
-            return (
-                f"the gradient of {name} over {rows} rows is {one}; the mean over {parts} is {other}: "
-                "this gradient is not a mean over rows"
-            )
-    for name, before, after in _pairs(network, whole.buffers, of_ranks[0].buffers):  # training keeps rank 0's buffers
-        ours, theirs = _furthest(before, after)
-        if not _is_close(ours, theirs, tolerance * max(1.0, abs(ours))):
-            one, other = _shown(ours, theirs)
-            return (
-                f"the network changes the buffer {name} in each part: its value is {one} after {rows} rows at "
-                "once, and "
-                f"{other} after {len(division.parts[0])} of {parts}"
-            )
-    return ""
+        of_parts = torch.stack([each.gradients.get(name, torch.zeros_like(slope)) for each in of_ranks]).sum(0)
+        one, other = _furthest(slope, of_parts / len(losses))
+        yield f"the gradient of {name} over {rows} rows", one, mean, other, f": this gradient {no_mean}", largest
+    after = f" after {len(division.parts[0])} of {parts}"
+    # Training keeps rank 0's buffers.
+    for name, at_once, in_turn in _pairs(network, whole.buffers, of_ranks[0].buffers):
+        one, other = _furthest(at_once, in_turn)
+        changes = f"the network changes the buffer {name} in each part: its value"
+        yield changes, one, f" after {rows} rows at once, and", other, after, max(1.0, abs(one))
 
 
 def _furthest(one: Tensor, other: Tensor) -> tuple[float, float]:
@@ -204,28 +199,14 @@ def _furthest(one: Tensor, other: Tensor) -> tuple[float, float]:
     return float(one[at]), float(other[at])
 
 
-def _shown(one: float, other: float) -> tuple[str, str]:
-    """Format two numbers with at least 4 digits, and enough digits to show that they differ."""
-    digits = next((each for each in range(4, 17) if f"{one:.{each}g}" != f"{other:.{each}g}"), 17)
-    return f"{one:.{digits}g}", f"{other:.{digits}g}"
-
-
-def _is_close(expected: float, found: float, tolerance: float) -> bool:
-    """Return True if two numbers are within `tolerance`; True if `expected` is not finite."""
-    return not math.isfinite(expected) or abs(expected - found) <= tolerance
-
-
 def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield the name and both states of each buffer, flattened. Skip empty buffers and buffers whose shape changed."""
     for name, before in network.state_dict().items():
-        one, other = (each.get(name) for each in buffers)
-        if one is not None and other is not None and before.numel() and before.shape == one.shape == other.shape:
-            yield name, _numbers(one), _numbers(other)
-
-
-def _numbers(buffer: Tensor) -> Tensor:
-    """Return the buffer flattened to float64, complex numbers as pairs."""
-    return (torch.view_as_real(buffer) if buffer.is_complex() else buffer).double().flatten()
+        states = [each[name] for each in buffers if name in each and each[name].shape == before.shape]
+        if len(states) == 2 and before.numel():
+            # Complex numbers as pairs.
+            one, other = (torch.view_as_real(each) if each.is_complex() else each for each in states)
+            yield name, one.double().flatten(), other.double().flatten()
 
 
 def _of_type(division: Division, dtype: torch.dtype) -> Division:

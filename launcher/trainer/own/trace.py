@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from functools import partialmethod
 from pathlib import Path
 from traceback import walk_stack, walk_tb
 from types import FrameType
@@ -28,8 +29,6 @@ _NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[
 
 @frozen
 class Tracing:
-    """Options for tracing a network."""
-
     leaves: tuple[type[nn.Module], ...]  # modules that are traced as one call, like torch's own modules
     defaults: Mapping[str, Any] = field(default_factory=dict)  # arguments with fixed values, which are not inputs
     keeps_in_place: bool = False  # record `x += y` as an in-place operator instead of `x = x + y`
@@ -58,27 +57,19 @@ class _Tracer(fx.Tracer):
         """Return the forward and its arguments, with `*args` as separate inputs so that the code can pass them on."""
         function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
         for place, each in enumerate(given):
-            node = each.node if isinstance(each, fx.Proxy) else None
-            if (
-                self._how.variable
-                and node is not None
-                and node.op == "placeholder"
-                and str(node.target).startswith("*")
-            ):
-                if str(node.target).startswith("**"):
-                    continue
-                names = variable_names(str(node.target).lstrip("*"), self._how.variable)
-                given[place] = tuple(self.create_proxy("placeholder", name, (), {}) for name in names)
-                self.graph.erase_node(node)
+            name = str(each.node.target) if isinstance(each, fx.Proxy) and each.node.op == "placeholder" else ""
+            if self._how.variable and name.startswith("*") and not name.startswith("**"):
+                names = variable_names(name[1:], self._how.variable)
+                given[place] = tuple(self.create_proxy("placeholder", own, (), {}) for own in names)
+                self.graph.erase_node(each.node)
         return function, given
 
     def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
         if not torch.is_grad_enabled():
             raise UsageError("its forward turns gradients off", hint="remove torch.no_grad() from the forward")
         if torch.is_autocast_enabled("cpu"):
-            raise UsageError(
-                "its forward turns autocast on", hint="remove autocast; use one dtype for the entire network"
-            )
+            hint = "remove autocast; use one dtype for the entire network"
+            raise UsageError("its forward turns autocast on", hint=hint)
         node = super().create_node(*arguments, **options)
         node.meta[LINE] = line_of_caller()
         return node
@@ -92,15 +83,14 @@ def variable_names(name: str, count: int) -> tuple[str, ...]:
 class _InPlace(fx.Proxy):
     """A proxy that records in-place operators such as `+=` as calls of `operator.iadd`."""
 
-
-def _call_in_place(function: Callable[..., Any]) -> Callable[[fx.Proxy, Any], fx.Proxy]:
-    return lambda proxy, other: proxy.tracer.create_proxy("call_function", function, (proxy, other), {})
+    def called(self, other: Any, *, function: Callable[..., Any]) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
 
 
 _NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 IN_PLACE = frozenset(getattr(operator, name) for name in _NAMES)
 for _name in _NAMES:
-    setattr(_InPlace, f"__{_name}__", _call_in_place(getattr(operator, _name)))
+    setattr(_InPlace, f"__{_name}__", partialmethod(_InPlace.called, function=getattr(operator, _name)))
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
@@ -177,12 +167,6 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         value is other[name] or not isinstance(value, Tensor) or value.is_meta or torch.equal(value, other[name])
         for name, value in one.items()
     )
-
-
-def attribute_of(network: nn.Module, path: str) -> Any:
-    """Return the attribute of a network at a dotted path."""
-    *modules, name = path.split(".")
-    return getattr(network.get_submodule(".".join(modules)), name)
 
 
 class WithLoss(nn.Module):

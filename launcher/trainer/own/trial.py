@@ -87,11 +87,9 @@ def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
     with kept_generators(), suppress(Exception), _Draws() as draws:  # training reports the network's errors
         network(*rows)
     after = dict(network.named_buffers())
-    return draws.place, next((name for name in before if not _are_equal(before[name], after.get(name))), "")
-
-
-def _are_equal(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
+    kept = [name for name in before if name in after and before[name].shape == after[name].shape]
+    same = {name for name in kept if torch.equal(before[name].nan_to_num(), after[name].nan_to_num())}
+    return draws.place, next((name for name in before if name not in same), "")
 
 
 def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
@@ -143,8 +141,7 @@ class _Calls(TorchFunctionMode):
         return self.called(func, args, dict(kwargs or {}))
 
     @abstractmethod
-    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return the result of an intercepted call."""
+    def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any: ...
 
 
 class Precision(_Calls):

@@ -12,54 +12,54 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Generic
 
 import torch
+from torch import Tensor
 from torch.autograd import profiler
 
 from launcher.checkpoint.index import NOT_VALIDATED, Validations
 from launcher.core.atomic import replacing
-from launcher.core.env import TLAUNCH_RUN_DIR
-from launcher.core.run_dir import RunDir, strategy_name
+from launcher.core.run_dir import strategy_name
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.schedule import SaveSchedule
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.log_lines import say, say_of_all
-from launcher.trainer.programs.program import AnyBatch, AnyResult, Program
+from launcher.trainer.programs.program import AnyBatch, AnyResult, Program, say, say_of_all
 from launcher.trainer.programs.save_loop import Saving
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
 from launcher.trainer.telemetry.heartbeat import HeartbeatWriter
 from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.telemetry.step_time import StepTime, Stopwatch, loading
-from launcher.trainer.training_files import Files
+from launcher.trainer.training_files import Files, own_run
 
 WARM_UP_STEPS = 3  # steps before the profiler's trace; they open connections and allocate memory
 
 
 def run(
     make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
-) -> None:
-    """Check that the model can be saved, then train the program from `make` on this rank. All ranks must call it.
+) -> dict[str, Tensor] | None:
+    """Check that the model can be saved, then train the program from `make`; return its weights on rank 0.
+
+    All ranks must call it.
 
     Raises:
         TlaunchError: data or checkpoints are unusable, or a gradient is not finite.
     """
     schedule = SaveSchedule(checkpoints, has_clock=world.is_first)
+
+    def check_output() -> bytes:
+        if files.output is not None:
+            check_can_save(files.output)
+        return b""
+
     with schedule.on_demand():
-        world.from_rank_0(partial(_check_output, files.output))
-        _train(make(), files, schedule)
+        world.from_rank_0(check_output)
+        return _train(make(), files, schedule)
 
 
-def _check_output(output: Path | None) -> bytes:
-    if output is not None:
-        check_can_save(output)
-    return b""
-
-
-def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSchedule) -> None:
+def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSchedule) -> dict[str, Tensor] | None:
     world = program.world
     metrics = Metrics(
         os.environ,
@@ -75,13 +75,14 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     saving.open()
     try:
         with schedule.ends_after_step():
-            recorder = program.step_recorder(_strategy_path(files, world), attempt_in(os.environ))
+            report = files.strategy and files.strategy / strategy_name(world.place.global_rank)
+            recorder = program.step_recorder(report, attempt_in(os.environ))
             last_step, validation_loss = _run_steps(program, metrics, saving, schedule, recorder, first_step)
     finally:
         metrics.flush()
     weights = program.weights()
     if weights is None:
-        return
+        return None
     if files.output is None:
         say("the model is not saved: there is no output directory and no run directory")
     else:
@@ -90,6 +91,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
         metrics.saved(last_step, "model")
         say(f"saved {files.output}")
     program.show(weights)
+    return weights
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
@@ -99,7 +101,9 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         self._program, self._metrics, self._recorder = program, metrics, recorder
         world = program.world
         self._heart = HeartbeatWriter(world.device)
-        self._profiler = StepProfiler(program.settings.train.profile_steps, _profile_path(world), world.device)
+        run = own_run()
+        path = None if run is None else run.profile(world.place.global_rank)
+        self.profiler = StepProfiler(program.settings.train.profile_steps, path, world.device)
 
     def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
         """Report a step; if its gradient is not finite, only in the metrics."""
@@ -113,12 +117,8 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         seconds = spent.seconds
         self._heart.stepped(batch.step, batch.last_step, seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
         say_of_all(program.line(batch, result, seconds), program.world)
-        for log_line in filter(None, (self._profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
+        for log_line in filter(None, (self.profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
             say_of_all(log_line, program.world)
-
-    def end(self) -> str:
-        """End the profile if it is still running; return a log line about it, or ""."""
-        return self._profiler.end()
 
 
 def _run_steps(
@@ -129,10 +129,7 @@ def _run_steps(
     recorder: StepRecorder,
     first_step: int,
 ) -> tuple[int, float | None]:
-    """Train to the end; return the last step and the last validation loss.
-
-    The loss is NaN if none was computed, and None if the program cannot validate.
-    """
+    """Train to the end; return the last step and validation loss: NaN if there is none, None if it cannot validate."""
     config, world = program.settings.train, program.world
     last_step = first_step - 1
     validation_loss: float | None = math.nan
@@ -165,7 +162,7 @@ def _run_steps(
         if due.saves or stopping.is_over:
             saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
         if stopping.is_over:
-            say_of_all("\n".join(filter(None, (stopping.log_line(), reports.end()))), world)
+            say_of_all("\n".join(filter(None, (stopping.log_line(), reports.profiler.end()))), world)
             break
         stopwatch = Stopwatch()
     saving.finish(goes_on=False)
@@ -208,31 +205,16 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
     return found.loss
 
 
-def _profile_path(world: World) -> Path | None:
-    """Return the path of this rank's profile in the run directory, or None without a run directory."""
-    run_dir = os.environ.get(TLAUNCH_RUN_DIR)
-    return RunDir(Path(run_dir)).profile(world.place.global_rank) if run_dir else None
-
-
-def _strategy_path(files: Files, world: World) -> Path | None:
-    """Return the path of this rank's strategy report, or None if it is not requested."""
-    return None if files.strategy is None else files.strategy / strategy_name(world.place.global_rank)
-
-
 class EarlyStopping:
     """A counter of validations without a lower loss. All ranks have the same losses and therefore the same counts."""
 
     def __init__(self, patience: int, validations: Validations) -> None:
-        """Continue the counts in `validations`.
-
-        Training stops after `patience` validations in a row without a lower loss; 0: never.
-        """
+        """Continue the counts. Training stops after `patience` validations in a row without a lower loss; 0: never."""
         self._patience = patience
         self.validations = validations if patience else Validations(is_due=validations.is_due)
 
     @property
     def is_over(self) -> bool:
-        """True if the training must stop."""
         return 0 < self._patience <= self.validations.since
 
     def after(self, loss: float | None) -> None:
@@ -250,7 +232,6 @@ class EarlyStopping:
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def log_line(self) -> str:
-        """Return the log line about early stopping."""
         lowest = self.validations.lowest_loss
         named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"
         return f"ended early: {self.validations.since} validations in a row have no lower loss; {named}"

@@ -6,6 +6,7 @@ sharded by strategies (`sharded.py`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -17,12 +18,14 @@ from torch import Tensor, nn
 from launcher.core.frozen import frozen
 from launcher.recipes.strategies import HYBRID
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
-from launcher.trainer.own.cut.groups import Groups, open_groups
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import Transport, World
-from launcher.trainer.programs.program import AnyBatch, Program
+from launcher.trainer.programs.program import AnyBatch, Program, say_layout
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.saved import gather
+from launcher.trainer.telemetry import recording
 
 
 @frozen
@@ -37,6 +40,8 @@ class NetworkResult:
 class NetworkTraining(ABC):
     """One rank's part of a network, with its optimizer and training step."""
 
+    world: World
+    backward_passes = 0  # of a step, after which the optimizer may sum gradients; 0: only `step` sums them
     parameters: Mapping[str, nn.Parameter]  # this rank's parts
     buffers: Mapping[str, Tensor]  # full floating-point buffers
     optimizer: ShardedOptimizer
@@ -45,7 +50,6 @@ class NetworkTraining(ABC):
     def placements(self, rank: int) -> Mapping[str, Placement]:
         """Return the part of each parameter that a model-parallel rank holds."""
 
-    @abstractmethod
     def train_step(
         self, inputs: tuple[Tensor, ...], learning_rate: float, votes: Callable[[], tuple[float, ...]], *, count: int
     ) -> NetworkResult:
@@ -53,6 +57,15 @@ class NetworkTraining(ABC):
 
         All ranks must call it.
         """
+        self.optimizer.zero_gradients(backward_passes=self.backward_passes)
+        total = self.forward_and_backward(inputs, count)
+        recording.enter_phase("optimizer")
+        norm = self.optimizer.step(learning_rate, votes)
+        return NetworkResult(float(all_reduce(total, self.world.dp)), math.isfinite(norm), self.optimizer.votes)
+
+    @abstractmethod
+    def forward_and_backward(self, inputs: tuple[Tensor, ...], count: int) -> Tensor:
+        """Compute gradients; return this rank's or its replica's summand of the loss."""
 
     @abstractmethod
     def settle_buffers(self) -> None:
@@ -63,15 +76,8 @@ class NetworkTraining(ABC):
         """Load the state from `buffers` after they have been read from a checkpoint."""
 
     @abstractmethod
-    def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
-        """Return the full model in evaluation mode; `make` creates one.
-
-        Call `train_again` afterwards. All ranks must call it.
-        """
-
-    @abstractmethod
-    def train_again(self) -> None:
-        """Return to training mode after an evaluation."""
+    def full_model(self, make: Callable[[], nn.Module]) -> AbstractContextManager[nn.Module]:
+        """Provide the full model in evaluation mode; `make` creates one. All ranks must call it."""
 
     @abstractmethod
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
@@ -94,34 +100,24 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
         return self._training.step_recorder(path, self.name, attempt)
 
-    def layout_line(self, *more: str) -> str:
-        """Return the log line about the layout.
-
-        If operators are sharded over all ranks, it has the number of ranks instead of axes.
-        """
+    def say_layout(self, *more: str) -> None:
+        """Log the layout. If operators are sharded over all ranks, it is the number of ranks instead of axes."""
         place, mode = self.world.place, self.settings.parallel.mode
         is_one_group = place.layout.mp == place.world_size > 1 and mode != HYBRID
         layout = f"{place.world_size} ranks" if is_one_group else str(place.layout)
-        held = sum(parameter.numel() for parameter in self._training.parameters.values())
-        how = f"{' '.join((layout, *more))}, {mode} on {self.world.device.type}"
-        return f"layout: {how}, {held} parameters on this rank"
+        say_layout(f"{' '.join((layout, *more))}, {mode}", self._training.parameters.values(), self.world)
 
-    def full_parameters(self) -> dict[str, Tensor] | None:
-        """Return all full parameters on rank 0, None on other ranks. All ranks must call it."""
+    def weights(self) -> dict[str, Tensor] | None:
         return gather(self.world, self._training.parameters, lambda place: self._training.placements(place.mp))
 
 
-def plan_groups(settings: Any, world: World) -> AbstractContextManager[Groups]:
+def plan_groups(settings: Any, world: World) -> Groups:
     """Provide the groups of a plan over the ranks of a data-parallel replica.
 
-    Raises the same errors as `open_groups`.
+    Raises the same errors as `Groups`.
     """
-    place = world.place
-    return open_groups(
-        place.global_rank,
-        place.world_size,
-        ranks=place.layout.mp,
-        device=world.device,
-        transport=cast("Transport", settings.parallel.transport),
-        existing=(world.mp, world.dp),
+    place, transport = world.place, cast("Transport", settings.parallel.transport)
+    existing = (world.mp, world.dp)
+    return Groups(
+        place.global_rank, place.world_size, place.layout.mp, world.device, transport=transport, existing=existing
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from launcher.mesh.schedules import Schedule, forward_only, schedule_of
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.own.divide import micro_batches
-from launcher.trainer.own.train.network_settings import NetworkSettings
+from launcher.trainer.own.train.configs import NetworkSettings
 from launcher.trainer.own.train.optimizers import Optimizer
 from launcher.trainer.own.train.rank_part import DividedNetwork
 from launcher.trainer.own.train.samples import SampleBatch, SampleOrder, Samples, collated, digest_of
@@ -32,9 +31,8 @@ from launcher.trainer.parallel.collectives import Group, all_reduce
 from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.network_program import NetworkResult
-from launcher.trainer.programs.program import Program, Validated, line_of
+from launcher.trainer.programs.program import Program, Validated, say, say_layout
 from launcher.trainer.saved import gather
 from launcher.trainer.telemetry.heartbeat import getting_on
 from launcher.trainer.telemetry.step_time import loading
@@ -56,11 +54,11 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         optimizer: Optimizer,
         settings: NetworkSettings,
         world: World,
-        *,
-        parts_may_differ: bool = False,
-        check_gradients: bool = False,
+        **checks: bool,
     ) -> None:
         """Create this rank's part of `network`, which is modified. All ranks must call it with the same arguments.
+
+        `checks` are the options of `DividedNetwork`.
 
         Raises:
             UsageError: the ranks' arguments differ, or the network or the samples are not supported. All ranks raise
@@ -77,16 +75,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self.digest = digests[0]
         _check_equal(network, digests, settings, world)
         self._order = SampleOrder(len(samples), train.batch_size, seed=train.seed, shuffle=settings.data.shuffle)
-        is_validated = validation is not None
-        self._divided = DividedNetwork(
-            network,
-            samples,
-            settings,
-            world,
-            is_validated=is_validated,
-            parts_may_differ=parts_may_differ,
-            check_gradients=check_gradients,
-        )
+        self._divided = DividedNetwork(network, samples, settings, world, is_validated=validation is not None, **checks)
         self.dtype, plan, held = self._divided.dtype, self._divided.plan, self._divided.parameters
         self._owned = {name: held[name] for name in plan.owned(self._divided.stage.index)}
         self.optimizer = ShardedOptimizer(
@@ -106,15 +95,10 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._compares_losses = world.mp.size > 1 and not self._divided.is_traced  # in the first step
         self.buffers = self._divided.buffers.saved
         self.shapes = {name: tuple(parameter.shape) for name, parameter in plan.parameters.items()}
-        self.trained: dict[str, Tensor] | None = None  # full tensors on rank 0 after the training
 
     def begin(self) -> None:
-        """Log the network and the layout."""
-        divided, world = self._divided, self.world
-        layout = world.place.layout
-        count = sum(parameter.numel() for parameter in divided.parameters.values())
-        how = f"{layout} micro_batches={layout.micro_batches} on {world.device.type}"
-        say_of_all(f"layout: {how}, {count} parameters on this rank", world)
+        divided, world, layout = self._divided, self.world, self.world.place.layout
+        say_layout(f"{layout} micro_batches={layout.micro_batches}", divided.parameters.values(), world)
         if not world.is_first:
             return
         say(f"network: {divided.class_name}, {len(self._samples)} samples")
@@ -146,27 +130,19 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
 
     def _check_equal(self, loss: Tensor) -> None:
-        """Raise if model-parallel ranks compute different losses. This checks networks that cannot be traced.
-
-        Raises:
-            RefusedLayoutError: the losses differ, since the code iterates over its parameters or draws random numbers.
-        """
+        """Raise if model-parallel ranks compute different losses. This checks networks that cannot be traced."""
         self._compares_losses = False
         mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
         if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
             raise RefusedLayoutError(
-                f"mp = {self.world.mp.size}, and the ranks compute different losses: {float(loss):.9g} on this "
-                f"rank, and {float(mean):.9g} in the "
-                f"mean; the code of {self._divided.class_name} iterates over its parameters, which are sharded, "
-                "or draws random numbers",
+                f"mp = {self.world.mp.size}, and the ranks compute different losses: {float(loss):.9g} on this rank, "
+                f"and {float(mean):.9g} in the mean; the code of {self._divided.class_name} iterates over its "
+                "parameters, which are sharded, or draws random numbers",
                 hint="use `--mp 1`, or the optimizer's weight_decay and nn.Dropout",
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
-        """Return each micro batch's share of the global batch's loss; zeros on all stages except the last.
-
-        With `step` None dropout is off.
-        """
+        """Return each micro batch's share of the loss; zeros except on the last stage. No dropout without `step`."""
         world, layout = self.world, self.world.place.layout
         with loading:
             inputs = collated(samples, numbers, world.device, self.dtype)
@@ -182,18 +158,13 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             output = self._divided.compute(tuple(each[rows] for each in inputs), received)
             return output * share if self._divided.stage.is_last else output
 
-        shape_of = partial(self._sent_shape, parts)
+        def shape_of(index: int) -> tuple[int, int, int]:
+            return self._divided.sent_shape(parts[index].stop - parts[index].start)
+
         losses = Pipeline(world.links, compute, shape_of, device=world.device, dtype=self.dtype).run(schedule)
         if losses:
             return torch.stack(losses)
         return torch.zeros(len(parts), device=world.device, dtype=torch.promote_types(self.dtype, torch.float32))
-
-    def _sent_shape(self, parts: Sequence[slice], index: int) -> tuple[int, int, int]:
-        return self._divided.sent_shape(parts[index].stop - parts[index].start)
-
-    def line(self, batch: SampleBatch, result: NetworkResult, seconds: float) -> str:
-        del seconds
-        return line_of(batch, result.loss)
 
     @torch.no_grad()
     def validate(self) -> Validated | None:
@@ -227,23 +198,13 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         found = gather(self.world, self._owned, self._placements)
         return None if found is None else self._divided.state(found)
 
-    def show(self, weights: Mapping[str, Tensor]) -> None:
-        """Keep the weights for `train` to return."""
-        self.trained = dict(weights)
-
     def _placements(self, place: Coordinate) -> Mapping[str, Placement]:
         group, plan = Group(ranks=tuple(range(self.world.mp.size)), index=place.mp), self._divided.plan
         return plan.placements(plan.owned(place.pp), group)
 
 
 def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
-    """Raise if a rank's network, samples or settings differ from rank 0's.
-
-    `digests` has the digests of the samples and the validation samples.
-
-    Raises:
-        UsageError: they differ. The message says which. All ranks raise it.
-    """
+    """Raise on all ranks if a rank's network, settings, or samples by their digests differ from rank 0's."""
     shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
     hint = "call `train` with the same arguments on every rank; it gives each rank its share of the batch"
     for what, content in (

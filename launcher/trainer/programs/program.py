@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.trainer.checkpoint.state import NONE, State
@@ -90,9 +93,10 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def train_step(self, batch: AnyBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> AnyResult:
         """Train one step, which also sums the numbers from `votes` over all ranks. All ranks must call it."""
 
-    @abstractmethod
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
         """Return the log line of a step that took `seconds`."""
+        del seconds
+        return line_of(batch, result.loss)
 
     def not_finite(self, batch: AnyBatch, result: AnyResult) -> TlaunchError:
         """Return the error for a step whose gradient is not finite.
@@ -146,3 +150,26 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 def line_of(batch: Batch, loss: float) -> str:
     """Return the log line of a step in the tutorials' format."""
     return f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {loss:.4f}"
+
+
+def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter in the model's order."""
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+def say(line: str) -> None:
+    """Write a line to this rank's log in one piece and flush it. Other threads write lines, too."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def say_of_all(line: str, world: World) -> None:
+    """Write a line to every rank's log; without a run directory, only on the first rank."""
+    if world.is_first or TLAUNCH_RUN_DIR in os.environ:
+        say(line)
+
+
+def say_layout(layout: str, held: Iterable[Tensor], world: World) -> None:
+    """Log the layout and the number of parameters on this rank."""
+    count = sum(parameter.numel() for parameter in held)
+    say_of_all(f"layout: {layout} on {world.device.type}, {count} parameters on this rank", world)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.core.frozen import frozen
 from launcher.recipes.quickstart.quickstart_recipe import QuickstartSettings
 from launcher.trainer.model.initial import generator_of
 from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
+from launcher.trainer.own.train.samples import SampleBatch, SampleOrder
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.network_program import NetworkProgram, NetworkResult, plan_groups
-from launcher.trainer.programs.program import line_of
+from launcher.trainer.programs.program import say, shapes_of
 from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import MatMul, ReduceMean, ReLU, Square, Sub
 from launcher.trainer.training_files import Files
@@ -40,20 +39,6 @@ class Network(nn.Module):
         return self.mean(self.square(self.sub(self.matmul2(hidden, self.weight2), label)))
 
 
-@frozen
-class Rows:
-    """The position of a step in the training. All steps have the same rows. Numbers count from 1."""
-
-    epoch: int
-    step_of_epoch: int
-    step: int
-    last_step: int
-
-    @property
-    def is_last(self) -> bool:
-        return self.step == self.last_step
-
-
 def train(settings: QuickstartSettings, world: World, files: Files) -> None:
     """Train on this rank. All ranks must call it.
 
@@ -64,7 +49,7 @@ def train(settings: QuickstartSettings, world: World, files: Files) -> None:
         run(lambda: Quickstart(settings, world, groups), settings.checkpoint, world, files)
 
 
-class Quickstart(NetworkProgram[Rows]):
+class Quickstart(NetworkProgram[SampleBatch]):
     name = "quickstart"
 
     def __init__(self, settings: QuickstartSettings, world: World, groups: Groups) -> None:
@@ -76,42 +61,40 @@ class Quickstart(NetworkProgram[Rows]):
         self.settings: QuickstartSettings = settings
         self.world = world
         self.dtype = getattr(torch, settings.train.precision)
-        self._rows = _rows(settings)
+        # Uniform in [0, 1), from numpy's legacy generator, as in the tutorial.
+        numbers, shapes = np.random.RandomState(settings.data.seed), (settings.model.inputs, settings.model.outputs)
+        rows = [numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes]
+
+        def initial(name: str, shape: torch.Size) -> Tensor:
+            generator = generator_of(name, settings.train.seed)
+            return torch.normal(0.0, settings.model.weight_std, shape, generator=generator).to(self.dtype)
+
         rule = Momentum(settings.train.momentum)
         graph = traced(settings, world.place.layout.dp)
-        self._training = ShardedTraining(graph, settings, world, groups, rule, self._initial)
-        self._inputs = tuple(rows.chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for rows in self._rows)
+        self._training = ShardedTraining(graph, settings, world, groups, rule, initial)
+        self._inputs = tuple(
+            torch.from_numpy(each).chunk(groups.copies)[groups.copy].to(world.device, self.dtype) for each in rows
+        )
         self.optimizer = self._training.optimizer
-        self.shapes = model_shapes(settings)
-        self.digest = hashlib.sha256(b"".join(rows.numpy().tobytes() for rows in self._rows)).hexdigest()
+        self.shapes = shapes_of(_meta_network(settings))
+        self.digest = hashlib.sha256(b"".join(each.tobytes() for each in rows)).hexdigest()
 
     def begin(self) -> None:
-        say_of_all(self.layout_line(), self.world)
+        self.say_layout()
         if self.world.is_first:
             say(self._training.strategies_line())
 
-    def batches(self, first_step: int) -> Iterator[Rows]:
-        per_epoch = self.settings.data.steps_per_epoch
-        last_step = self.settings.train.steps or self.settings.train.epochs * per_epoch
-        for step in range(first_step, last_step + 1):
-            epoch, index = divmod(step - 1, per_epoch)
-            yield Rows(epoch + 1, index + 1, step, last_step)
+    def batches(self, first_step: int) -> Iterator[SampleBatch]:
+        """Yield the positions of steps. All steps have the same rows, so that the samples' numbers are not used."""
+        train, per_epoch = self.settings.train, self.settings.data.steps_per_epoch
+        order = SampleOrder(per_epoch, batch_size=1, seed=0, shuffle=False)
+        return order.batches(first_step, train.steps or train.epochs * per_epoch)
 
-    def train_step(self, batch: Rows, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> NetworkResult:
+    def train_step(
+        self, batch: SampleBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]
+    ) -> NetworkResult:
         del batch
         return self._training.train_step(self._inputs, learning_rate, votes, count=self.settings.train.batch_size)
-
-    def line(self, batch: Rows, result: NetworkResult, seconds: float) -> str:
-        del seconds
-        return line_of(batch, result.loss)
-
-    def weights(self) -> dict[str, Tensor] | None:
-        return self.full_parameters()
-
-    def _initial(self, name: str, shape: torch.Size) -> Tensor:
-        settings = self.settings
-        generator = generator_of(name, settings.train.seed)
-        return torch.normal(0.0, settings.model.weight_std, shape, generator=generator).to(self.dtype)
 
 
 def traced(settings: QuickstartSettings, copies: int) -> Traced:
@@ -123,18 +106,6 @@ def traced(settings: QuickstartSettings, copies: int) -> Traced:
     return trace(_meta_network(settings).to(dtype), examples)
 
 
-def model_shapes(settings: QuickstartSettings) -> Mapping[str, tuple[int, ...]]:
-    return {name: tuple(parameter.shape) for name, parameter in _meta_network(settings).named_parameters()}
-
-
 def _meta_network(settings: QuickstartSettings) -> Network:
     with torch.device("meta"):
         return Network(settings.model.inputs, settings.model.hidden, settings.model.outputs)
-
-
-def _rows(settings: QuickstartSettings) -> tuple[Tensor, Tensor]:
-    """Return inputs and labels in float32, uniform in [0, 1), from numpy's legacy generator, as in the tutorial."""
-    numbers = np.random.RandomState(settings.data.seed)
-    shapes = (settings.model.inputs, settings.model.outputs)
-    inputs, labels = (numbers.rand(settings.train.batch_size, columns).astype(np.float32) for columns in shapes)
-    return torch.from_numpy(inputs), torch.from_numpy(labels)

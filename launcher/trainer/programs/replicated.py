@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,8 @@ from launcher.trainer.parallel.batch_norm import synchronise_batch_norms
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.network_program import NetworkResult, NetworkTraining
-from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.network_program import NetworkTraining
+from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder
 from launcher.trainer.telemetry import recording
 
 SMALL_PIXELS = 160  # on each side
@@ -37,11 +36,8 @@ class ReplicatedTraining(NetworkTraining):
         weights: Callable[[str, torch.Size], Tensor],
         dtype: torch.dtype,
     ) -> None:
-        """Prepare `model` for training.
-
-        All ranks must call it. `weights` returns a parameter's initial value for its name and shape.
-        """
-        self._world, self._micro_batches = world, world.place.layout.micro_batches
+        """Prepare `model`; `weights` returns a parameter's initial value by name and shape. All ranks must call it."""
+        self.world, self.backward_passes = world, world.place.layout.micro_batches
         self._is_synchronised = settings.model.batch_norm == "synchronised"
         self.model = model.to(world.device, dtype)
         if self._is_synchronised:
@@ -68,65 +64,46 @@ class ReplicatedTraining(NetworkTraining):
         del rank
         return self._placements
 
-    def train_step(
-        self,
-        inputs: tuple[Tensor, ...],
-        learning_rate: float,
-        votes: Callable[[], tuple[float, ...]],
-        *,
-        count: int,
-    ) -> NetworkResult:
+    def forward_and_backward(self, inputs: tuple[Tensor, ...], count: int) -> Tensor:
         images_BCHW, label_B = inputs
         if recording.active is not None:
             recording.active.graph.name_tensors({"images": images_BCHW, "labels": label_B})
-        self.optimizer.zero_gradients(backward_passes=self._micro_batches)
         total = torch.zeros((), device=images_BCHW.device, dtype=torch.promote_types(images_BCHW.dtype, torch.float32))
-        for part in range(self._micro_batches):
+        # Channels last is faster, except for small images on processors with AVX-512.
+        has_avx512 = images_BCHW.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        is_small = images_BCHW.shape[-1] < SMALL_PIXELS
+        memory_format = torch.contiguous_format if has_avx512 and is_small else torch.channels_last
+        for part in range(self.backward_passes):
             recording.enter_phase("forward")
-            here = slice(part, None, self._micro_batches)
-            part_BCHW = images_BCHW[here].contiguous(memory_format=_memory_format(images_BCHW))
+            here = slice(part, None, self.backward_passes)
+            part_BCHW = images_BCHW[here].contiguous(memory_format=memory_format)
             loss = functional.cross_entropy(self.model(part_BCHW), label_B[here], reduction="sum") / count
             recording.enter_phase("backward")
             loss.backward()
             total += loss.detach()
-        recording.enter_phase("optimizer")
-        norm = self.optimizer.step(learning_rate, votes)
-        return NetworkResult(float(all_reduce(total, self._world.dp)), math.isfinite(norm), self.optimizer.votes)
+        return total
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
         """Average the running statistics over the ranks, unless the batch norms are synchronised."""
-        dp = self._world.dp
+        dp = self.world.dp
         if dp.size == 1 or self._is_synchronised:
             return
         flat = torch.cat([buffer.view(-1) for buffer in self.buffers.values()])
         all_reduce(flat, dp).div_(dp.size)
-        for buffer, mean in zip(
-            self.buffers.values(), flat.split([each.numel() for each in self.buffers.values()]), strict=True
-        ):
+        means = flat.split([each.numel() for each in self.buffers.values()])
+        for buffer, mean in zip(self.buffers.values(), means, strict=True):
             buffer.copy_(mean.view_as(buffer))
 
     def take_buffers(self) -> None:
         """Do nothing: the checkpoint was read into the model's buffers."""
 
-    def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+    @contextmanager
+    def full_model(self, make: Callable[[], nn.Module]) -> Iterator[nn.Module]:
         del make
-        return self.model.eval()
-
-    def train_again(self) -> None:
+        yield self.model.eval()
         self.model.train()
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
         recorded = RecordedModel(recipe, self.model, self._placements, gives_parts=())
-        report_of = partial(recorded_report, recorded, self._world, attempt)
-        return StepRecorder(path, self._world.place.global_rank, report_of, self.model)
-
-
-def _memory_format(images_BCHW: Tensor) -> torch.memory_format:
-    """Return the fastest memory format for torch's convolutions and batch norms on this processor.
-
-    Channels last is faster, except for small images on processors with AVX-512.
-    """
-    has_avx512 = images_BCHW.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    is_small = images_BCHW.shape[-1] < SMALL_PIXELS
-    return torch.contiguous_format if has_avx512 and is_small else torch.channels_last
+        return recorded.recorder(path, self.world, attempt)

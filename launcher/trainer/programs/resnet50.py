@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from launcher.core.frozen import frozen
 from launcher.corpus.images import ImageFiles, find_images
 from launcher.recipes.resnet50.resnet50_recipe import REPLICATED, Resnet50Settings
 from launcher.trainer.data.images import (
@@ -32,10 +31,9 @@ from launcher.trainer.optimizer.update_rules import Momentum
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced, trace
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.loop import run
 from launcher.trainer.programs.network_program import NetworkProgram, NetworkResult, plan_groups
-from launcher.trainer.programs.program import Validated, line_of
+from launcher.trainer.programs.program import Validated, line_of, say, shapes_of
 from launcher.trainer.programs.replicated import ReplicatedTraining
 from launcher.trainer.programs.sharded import ShardedTraining
 from launcher.trainer.shard.modules import WithLoss
@@ -78,7 +76,10 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         self._origin = files.data
         self._shape = ImageShape(settings.data.image_size, self.dtype)
         rule = Momentum(settings.train.momentum)
-        weights = partial(_initial, settings, self.dtype)
+
+        def weights(name: str, shape: torch.Size) -> Tensor:
+            return initial_weight(name, shape, settings.train.seed).to(self.dtype)
+
         if groups is None:
             model = resnet50(settings.model.classes)
             self._training = ReplicatedTraining(model, settings, world, rule, weights, self.dtype)
@@ -90,12 +91,13 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         self._count = torch.zeros((), dtype=self.optimizer.state_dtype)
         norms = [name.removesuffix(MEAN) for name in self._training.buffers if name.endswith(MEAN)]
         self.buffers = {**self._training.buffers, **dict.fromkeys((norm + COUNT for norm in norms), self._count)}
-        self.shapes = model_shapes(settings)
+        with torch.device("meta"):
+            self.shapes = shapes_of(resnet50(settings.model.classes))
         self._order = ImageOrder(len(self._images), settings.train.batch_size, seed=settings.train.seed)
         self._steps = 0  # steps that have been trained
 
     def begin(self) -> None:
-        say_of_all(self.layout_line(f"micro_batches={self.world.place.layout.micro_batches}"), self.world)
+        self.say_layout(f"micro_batches={self.world.place.layout.micro_batches}")
         if not self.world.is_first:
             return
         say(f"data: {len(self._images)} images, {len(self._test)} to validate with, of {self._origin}")
@@ -111,7 +113,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
                 self._order,
                 last_step=train.steps or train.epochs * self._order.steps_per_epoch,
                 seed=train.seed,
-                shard=self._shard,
+                shard=Shard(self.world.dp.size, self.world.dp.index),
                 shape=self._shape,
                 first_step=first_step,
             ),
@@ -140,42 +142,33 @@ class Resnet50(NetworkProgram[TrainingBatch]):
     def validate(self) -> Validated:
         """Return the mean loss over the test images; the log line also has the top-1 accuracy."""
         self.settle()
-        model = self._training.full_model(partial(resnet50, self.settings.model.classes))
-        place = self.world.place
-        sums_2 = torch.zeros(2, dtype=torch.float64)
+        world, sums_2 = self.world, torch.zeros(2, dtype=torch.float64)
         # All ranks take different images, also in modes that shard operators.
-        shard = Shard(place.world_size, place.global_rank)
-        batch_size = self.settings.train.batch_size * place.world_size
-        for batch in validation_batches(self._test, batch_size, shard=shard, shape=self._shape):
-            logits_BK, label_B = model(batch.image_BCHW.to(self.world.device)), batch.label_B.to(self.world.device)
-            logits_BK = logits_BK.to(torch.promote_types(logits_BK.dtype, torch.float32))
-            loss = functional.cross_entropy(logits_BK, label_B, ignore_index=NO_LABEL, reduction="sum")
-            sums_2 += torch.stack([loss.double(), (logits_BK.argmax(dim=1) == label_B).sum().double()]).cpu()
-        self._training.train_again()
-        sums_2 = self.world.sum_over_all(sums_2.to(self.world.device))
+        shard = Shard(world.place.world_size, world.place.global_rank)
+        batch_size = self.settings.train.batch_size * world.place.world_size
+        batches = validation_batches(self._test, batch_size, shard=shard, shape=self._shape)
+        with self._training.full_model(partial(resnet50, self.settings.model.classes)) as model:
+            for batch in batches:
+                logits_BK, label_B = model(batch.image_BCHW.to(world.device)), batch.label_B.to(world.device)
+                logits_BK = logits_BK.to(torch.promote_types(logits_BK.dtype, torch.float32))
+                loss = functional.cross_entropy(logits_BK, label_B, ignore_index=NO_LABEL, reduction="sum")
+                sums_2 += torch.stack([loss.double(), (logits_BK.argmax(dim=1) == label_B).sum().double()]).cpu()
+        sums_2 = world.sum_over_all(sums_2.to(world.device))
         loss, accuracy = (sums_2 / len(self._test)).tolist()
         return Validated(loss, f"validation loss is {loss:.6f}, top-1 accuracy is {accuracy:.2%}")
 
     def weights(self) -> dict[str, Tensor] | None:
         self.settle()
-        found = self.full_parameters()
+        found = super().weights()
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
         # Separate tensors with torch's dtypes.
         return {**found, **{name: each.long() if name.endswith(COUNT) else each for name, each in buffers.items()}}
 
-    @property
-    def _shard(self) -> Shard:
-        return Shard(self.world.dp.size, self.world.dp.index)
-
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
-    """Return the images for training and test, and their digest, which is the same on all servers.
-
-    Raises:
-        TlaunchError: a rank's images are unusable, or servers have different images. All ranks raise it.
-    """
+    """Return the images for training and test, and their digest. All ranks raise if a rank's are unusable or differ."""
     data, digest = files.data, hashlib.sha256()
     sets: list[ImageFiles] = []
     assert data is not None, "`check_data` asks for it"
@@ -193,11 +186,6 @@ def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
     return ImageSet(found.train), ImageSet((found.test,)), told.decode()
 
 
-def _initial(settings: Resnet50Settings, dtype: torch.dtype, name: str, shape: torch.Size) -> Tensor:
-    """Return a parameter's full initial value."""
-    return initial_weight(name, shape, settings.train.seed).to(dtype)
-
-
 def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
     """Trace the network and loss of one data-parallel replica on the meta device.
 
@@ -213,22 +201,6 @@ def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
     return trace(network, examples, batch_norm_is_shared=True)
 
 
-def model_shapes(settings: Resnet50Settings) -> Mapping[str, tuple[int, ...]]:
-    """Return the full shape of every parameter in the model's order."""
-    with torch.device("meta"):
-        model = resnet50(settings.model.classes)
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-
-
-@frozen
-class _Failed:
-    error: BaseException
-
-
-class _End:
-    pass
-
-
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
     """Yield `items` in order, with up to `depth` of them prefetched by a thread.
 
@@ -237,38 +209,12 @@ def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
 
     The thread runs while the consumer computes in torch, which releases the GIL.
     """
-    made: SimpleQueue[Item | _Failed | type[_End]] = SimpleQueue()
-    places = threading.Semaphore(depth)
-    closed = threading.Event()
-    thread = threading.Thread(target=_make, args=(items, made, places, closed), name="ahead", daemon=True)
-    thread.start()
+    iterator, end = iter(items), object()
+    thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")
     try:
-        while not isinstance(item := made.get(), _Failed):
-            if item is _End:
-                return
+        made = deque(thread.submit(next, iterator, end) for _ in range(depth))
+        while (item := made.popleft().result()) is not end:
             yield item  # type: ignore[misc]
-            places.release()
-        raise item.error
+            made.append(thread.submit(next, iterator, end))
     finally:
-        closed.set()
-        places.release()
-        thread.join()
-
-
-def _make(
-    items: Iterable[Item],
-    made: SimpleQueue[Item | _Failed | type[_End]],
-    places: threading.Semaphore,
-    closed: threading.Event,
-) -> None:
-    try:
-        iterator = iter(items)
-        while places.acquire() and not closed.is_set():
-            try:
-                item = next(iterator)
-            except StopIteration:
-                made.put(_End)
-                return
-            made.put(item)
-    except BaseException as error:  # noqa: BLE001 - raised again in the consumer's thread
-        made.put(_Failed(error))
+        thread.shutdown(cancel_futures=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.schedule import end_by_sigterm
 from launcher.trainer.checkpoint.state import Training, check_finite
-from launcher.trainer.programs.log_lines import say, say_of_all
-from launcher.trainer.programs.program import Program
+from launcher.trainer.programs.program import Program, say, say_of_all
 from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.training_files import Files
 
@@ -42,6 +40,7 @@ class Saving:
             defaults=dataclasses.asdict(type(program.settings)()),
         )
         self._writer: CheckpointWriter | None = None
+        self._has_warned = False
         self.validations = NOT_VALIDATED  # counts of early stopping before the first step
         self._resumed: Path | None = None  # the checkpoint, if it is in this run's directory
 
@@ -92,9 +91,16 @@ class Saving:
             keep_best=config.keep_best,
             way=config.files,
             on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
-            on_unremoved=_said_once(directory),
+            on_unremoved=self._warn_of_unremoved,
             on_unwritable=None if config.on_failure == "stop" else _warn_and_continue,
         )
+
+    def _warn_of_unremoved(self, error: OSError) -> None:
+        """Log the first error of removing checkpoints. Later ones most likely have the same cause."""
+        if not self._has_warned:
+            where = error.filename or self._files.checkpoints
+            say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
+        self._has_warned = True
 
     def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
         """Save the state after `step`, if checkpoints are on.
@@ -106,13 +112,8 @@ class Saving:
         program = self._program
         self.finish(goes_on=not ends)
         program.settle()
-        self._writer.save(
-            step,
-            program.optimizer,
-            buffers=program.buffers,
-            validation_loss=validation_loss,
-            validations=validations,
-        )
+        buffers, optimizer = program.buffers, program.optimizer
+        self._writer.save(step, optimizer, buffers=buffers, validation_loss=validation_loss, validations=validations)
         if ends:
             self.finish(goes_on=False)
             self._metrics.flush()
@@ -162,8 +163,8 @@ class Saving:
             return
         if aside is not None:
             say(
-                f"the checkpoint of step {step - 1} is now {aside}, since the next step failed; resume from the "
-                "one before it"
+                f"the checkpoint of step {step - 1} is now {aside}, since the next step failed; resume from the one "
+                "before it"
             )
 
     def finish(self, *, goes_on: bool) -> None:
@@ -193,19 +194,3 @@ class Saving:
 
 def _warn_and_continue(trouble: str) -> None:
     say(f"{trouble}; the training continues")
-
-
-def _said_once(checkpoints: Path) -> Callable[[OSError], None]:
-    """Return a function that logs the first error of removing checkpoints.
-
-    Later ones most likely have the same cause.
-    """
-    told: list[OSError] = []
-
-    def report(error: OSError) -> None:
-        if not told:
-            where = error.filename or checkpoints
-            say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
-        told.append(error)
-
-    return report

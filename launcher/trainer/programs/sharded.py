@@ -6,8 +6,8 @@ replicas.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,37 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from launcher.mesh.boxes import full_box
-from launcher.sharding.cost import Costs
-from launcher.sharding.plan import ShardingPlan, parameters_of, plan_of, plan_report
+from launcher.sharding.plan import ShardingPlan, parameters_of, plan_report
 from launcher.sharding.strategy_report import StrategyReport
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.update_rules import Rule
-from launcher.trainer.own.cut.calibrate import costs_for
 from launcher.trainer.own.cut.groups import Groups
-from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.modes import measured_plan
 from launcher.trainer.own.cut.operator_graph import Traced
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.parallel.collectives import all_reduce
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.network_program import NetworkResult, NetworkTraining
+from launcher.trainer.programs.network_program import NetworkTraining
 from launcher.trainer.programs.strategy_recorder import StepRecorder
-from launcher.trainer.telemetry import recording
 from launcher.trainer.telemetry.recording import Recorder
 
 TOLD = 8  # operators that the log line lists
-
-
-def sharding_plan(traced: Traced, settings: Any, ranks: int, costs: Costs | None = None) -> ShardingPlan:
-    """Return the plan for a recipe's settings on `ranks` ranks.
-
-    A search uses `costs`, or default ones. Raises the same errors as `cuttings_for`.
-    """
-    parallel = settings.parallel
-    cuttings = cuttings_for(
-        traced, parallel.mode, settings.strategies, ranks, search_mode=parallel.search_mode, costs=costs
-    )
-    return plan_of(traced.graph, cuttings, ranks)
 
 
 def placements_of(plan: ShardingPlan, rank: int) -> dict[str, Placement]:
@@ -56,12 +41,6 @@ def placements_of(plan: ShardingPlan, rank: int) -> dict[str, Placement]:
         box = layout.box_of(rank, leaf.shape)
         found[leaf.name] = Placement(torch.Size(leaf.shape), box, layout.copies, is_first=layout.is_first(rank))
     return found
-
-
-def _initial_buffer(name: str, buffer: Tensor) -> Tensor:
-    """Return a buffer's initial value on the CPU: ones for a running variance, else zeros."""
-    make = torch.ones if name.endswith("running_var") else torch.zeros
-    return make(buffer.shape, dtype=buffer.dtype)
 
 
 class ShardedTraining(NetworkTraining):
@@ -76,19 +55,17 @@ class ShardedTraining(NetworkTraining):
         rule: Rule,
         weights: Callable[[str, torch.Size], Tensor],
     ) -> None:
-        """Create this rank's part.
+        """Create this rank's part; `weights` returns a parameter's full initial value by name and shape.
 
-        All ranks must call it. `weights` returns a parameter's full initial value for its name and shape.
-
-        Raises:
-            UsageError, RefusedLayoutError: a strategy does not fit; see `cuttings_for`. All ranks raise it.
+        All ranks must call it, and raise the errors of `cuttings_for`.
         """
         parallel = settings.parallel
-        costs = costs_for(traced.graph, parallel.mode, parallel.search_mode, groups, world.device)
-        self.plan = sharding_plan(traced, settings, groups.ranks, costs)
-        self._world, self._groups = world, groups
+        self.plan = measured_plan(
+            traced, parallel.mode, settings.strategies, parallel.search_mode, groups, world.device
+        )
+        self.world, self._groups = world, groups
         self.buffers = {
-            name: _initial_buffer(name, buffer).to(world.device)
+            name: torch.full(buffer.shape, float(name.endswith("running_var")), dtype=buffer.dtype, device=world.device)
             for name, buffer in traced.buffers.items()
             if buffer.is_floating_point()
         }
@@ -115,69 +92,51 @@ class ShardedTraining(NetworkTraining):
     def placements(self, rank: int) -> Mapping[str, Placement]:
         return placements_of(self.plan, rank)
 
-    def train_step(
-        self,
-        inputs: tuple[Tensor, ...],
-        learning_rate: float,
-        votes: Callable[[], tuple[float, ...]],
-        *,
-        count: int,
-    ) -> NetworkResult:
+    def forward_and_backward(self, inputs: tuple[Tensor, ...], count: int) -> Tensor:
         del count  # all replicas have the same number of rows
-        self.optimizer.zero_gradients()
-        loss = self.network(*inputs) / self._world.dp.size
+        loss = self.network(*inputs) / self.world.dp.size
         loss.backward()
         self.network.sum_gradients()
-        recording.enter_phase("optimizer")
-        norm = self.optimizer.step(learning_rate, votes)
-        total = float(all_reduce(loss.detach().clone(), self._world.dp))
-        return NetworkResult(total, math.isfinite(norm), self.optimizer.votes)
+        return loss.detach().clone()
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
         """Gather the running statistics from the ranks' parts; average replicas of the same part."""
         if not self.buffers:
             return
-        held = {name: self.network.box_held(name) for name in self.buffers}
         sums, counts = ({name: torch.zeros_like(buffer) for name, buffer in self.buffers.items()} for _ in range(2))
-        for name, box in held.items():
-            here = box.within(full_box(self.buffers[name].shape))
-            sums[name][here] = self._part(name)
-            counts[name][here] = 1
+        for name in self.buffers:
+            self._own(sums, name).copy_(self.network.part_held(name))
+            self._own(counts, name).fill_(1)
         flat = torch.cat([each.view(-1) for each in (*sums.values(), *counts.values())])
-        for group in (self._world.mp, self._world.dp):
+        for group in (self.world.mp, self.world.dp):
             all_reduce(flat, group)
         found, holders = flat.chunk(2)
-        for (name, buffer), mean in zip(
-            self.buffers.items(), (found / holders).split([each.numel() for each in sums.values()]), strict=True
-        ):
+        means = (found / holders).split([each.numel() for each in sums.values()])
+        for buffer, mean in zip(self.buffers.values(), means, strict=True):
             buffer.copy_(mean.view_as(buffer))
-            self._part(name).copy_(buffer[held[name].within(full_box(buffer.shape))])
+        self.take_buffers()
 
     def take_buffers(self) -> None:
-        for name, buffer in self.buffers.items():
-            self._part(name).copy_(buffer[self.network.box_held(name).within(full_box(buffer.shape))])
+        for name in self.buffers:
+            self.network.part_held(name).copy_(self._own(self.buffers, name))
 
-    def full_model(self, make: Callable[[], nn.Module]) -> nn.Module:
+    def _own(self, full: Mapping[str, Tensor], name: str) -> Tensor:
+        """Return this rank's part of a full tensor as a view."""
+        return full[name][self.network.box_held(name).within(full_box(full[name].shape))]
+
+    def full_model(self, make: Callable[[], nn.Module]) -> AbstractContextManager[nn.Module]:
         with torch.device("meta"):
             model = make()
         state: dict[str, Tensor] = {**self.network.whole_parameters(), **self.buffers}
         for name, buffer in model.named_buffers():
-            state.setdefault(name, torch.zeros(buffer.shape, dtype=buffer.dtype, device=self._world.device))
+            state.setdefault(name, torch.zeros(buffer.shape, dtype=buffer.dtype, device=self.world.device))
         model.load_state_dict(state, assign=True)
-        return model.eval()
-
-    def train_again(self) -> None:
-        """Do nothing: `full_model` returned a separate network."""
-
-    def _part(self, name: str) -> Tensor:
-        part = self.network.part_held(name, self.network.box_held(name))
-        assert part is not None, "the box is the one held"
-        return part
+        return nullcontext(model.eval())
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
         """Return a recorder whose report is the plan plus the optimizer's communication, measured in a step."""
-        place, groups = self._world.place, self._groups
+        place, groups = self.world.place, self._groups
 
         def report_of(recorder: Recorder, step: int) -> StrategyReport:
             del step

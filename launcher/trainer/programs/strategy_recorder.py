@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -22,11 +23,11 @@ from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.operators import CONSTANT, SeenOperator, SeenTensor
 from launcher.trainer.telemetry.recording import Recorder, recording
+from launcher.trainer.telemetry.watch import watching
 
 RECORDED = 2  # the step of this process to record; the first one opens connections
-HANDED_ON = frozenset(
-    {"add", "sub", "mul", "relu", "gelu", "dropout", "identity", "attention"}
-)  # operators that keep the layout of features
+# Operators that keep the layout of features.
+HANDED_ON = frozenset({"add", "sub", "mul", "relu", "gelu", "dropout", "identity", "attention"})
 
 
 @frozen
@@ -37,6 +38,9 @@ class RecordedModel:
     model: nn.Module
     placements: Mapping[str, Placement]  # of parameters
     gives_parts: Collection[str]  # modules whose output features are sharded over the model-parallel ranks
+
+    def recorder(self, path: Path | None, world: World, attempt: int) -> StepRecorder:
+        return StepRecorder(path, world.place.global_rank, partial(recorded_report, self, world, attempt), self.model)
 
 
 class StepRecorder:
@@ -52,10 +56,7 @@ class StepRecorder:
         report_of: Callable[[Recorder, int], StrategyReport] | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """Create a recorder.
-
-        `report_of` makes a report from a recording. The modules of `model` are recorded as operators.
-        """
+        """Let `report_of` make a report from a recording. The modules of `model` are recorded as operators."""
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
@@ -68,27 +69,20 @@ class StepRecorder:
         if self._path is None or self._report_of is None or not is_recorded:
             yield
             return
-        from launcher.trainer.telemetry.watch import watching  # noqa: PLC0415 - rarely needed
-
         recorder = Recorder(self._rank)
         with recording(recorder) if self._model is None else watching(self._model, recorder):
             yield
-        self._told = keep_report(self._path, self._report_of(recorder, number))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self._path, report_text(self._report_of(recorder, number)))
+            self._told = f"strategy: {self._path}"
+        except OSError as error:  # does not end the training
+            self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
         """Return the log line about the recording once, and "" at all other times."""
         told, self._told = self._told, ""
         return told
-
-
-def keep_report(path: Path, report: StrategyReport) -> str:
-    """Write a report and return a log line about it. An error while writing is only logged."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, report_text(report))
-    except OSError as error:
-        return f"no strategy report: {error.filename or path}: {error.strerror or error}"
-    return f"strategy: {path}"
 
 
 def recorded_report(
@@ -143,7 +137,12 @@ class _Layouts:
         return ReportOperator(
             seen.name,
             seen.kind,
-            tuple(self._taken(taken, is_attention=is_attention) for taken in seen.inputs),
+            tuple(
+                self._parameter(taken)
+                if taken.is_parameter
+                else self._activation(taken, self._held_of(taken.name), is_attention=is_attention)
+                for taken in seen.inputs
+            ),
             self._activation(SeenTensor(seen.name, seen.size), output, is_attention=is_attention),
             stage=self._world.pp.index,
             calls=seen.calls,
@@ -151,11 +150,6 @@ class _Layouts:
 
     def _held_of(self, name: str) -> _Held:
         return self._held.get(name, _Held(is_of_batch=True, has_parts=False))  # the data, and tensors from other stages
-
-    def _taken(self, taken: SeenTensor, *, is_attention: bool) -> ReportTensor:
-        if taken.is_parameter:
-            return self._parameter(taken)
-        return self._activation(taken, self._held_of(taken.name), is_attention=is_attention)
 
     def _parameter(self, taken: SeenTensor) -> ReportTensor:
         placement = self._recorded.placements[taken.name]
@@ -177,6 +171,5 @@ class _Layouts:
         if held.is_of_batch and dims and self._world.dp.size > 1:
             # Parts have about equal cost, and the other ranks' numbers of rows are unknown.
             cuts[0], by[0], shape[0], is_box = self._world.dp.size, "dp", None, False
-        return ReportTensor(
-            seen.name, tuple(shape), tuple(cuts), tuple(by), seen.size, tuple(start) if is_box else None
-        )
+        own_start = tuple(start) if is_box else None
+        return ReportTensor(seen.name, tuple(shape), tuple(cuts), tuple(by), seen.size, own_start)

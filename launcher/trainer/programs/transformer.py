@@ -27,10 +27,9 @@ from launcher.trainer.model.linear import product
 from launcher.trainer.model.transformer import END
 from launcher.trainer.parallel.world import World
 from launcher.trainer.plan import gives_parts
-from launcher.trainer.programs.log_lines import say, say_of_all
 from launcher.trainer.programs.loop import run
-from launcher.trainer.programs.program import Program, Validated, line_of
-from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder, recorded_report
+from launcher.trainer.programs.program import Program, Validated, line_of, say, say_layout, say_of_all
+from launcher.trainer.programs.strategy_recorder import RecordedModel, StepRecorder
 from launcher.trainer.saved import gather, single_device_model
 from launcher.trainer.session import Session, StepResult, model_shapes, placements_at
 from launcher.trainer.telemetry.metrics_writer import Metrics, perplexity_of
@@ -72,9 +71,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         session, corpus = self._session, self._corpus
         session.expect(batch.examples for batch in islice(self.batches(1), 2))
         layout = self.world.place.layout
-        held = sum(parameter.numel() for parameter in session.model.parameters())
-        how = f"{layout} micro_batches={layout.micro_batches} on {self.world.device.type}"
-        say_of_all(f"layout: {how}, {held} parameters on this rank", self.world)
+        say_layout(f"{layout} micro_batches={layout.micro_batches}", session.model.parameters(), self.world)
         if not self.world.is_first:
             return
         say(f"data: {corpus.origin}")
@@ -141,8 +138,7 @@ class Translation(Program[GlobalBatch, StepResult]):
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
         model = self._session.model
         recorded = RecordedModel(self.name, model, self._session.placements, gives_parts(model))
-        report_of = partial(recorded_report, recorded, self.world, attempt)
-        return StepRecorder(path, self.world.place.global_rank, report_of, model)
+        return recorded.recorder(path, self.world, attempt)
 
     def ended(self, spent: StepTime, last_step: int, metrics: Metrics) -> None:
         """Log and record each pipeline stage's busy share of the step time, averaged over its ranks.

@@ -23,26 +23,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.recipes.strategies import DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO
 from launcher.sharding.expression import Strategy
-from launcher.sharding.plan import plan_of
 from launcher.trainer.own.check import Comparison, checked_division
-from launcher.trainer.own.cut.calibrate import costs_for
-from launcher.trainer.own.cut.groups import Groups, open_groups
-from launcher.trainer.own.cut.modes import cuttings_for
+from launcher.trainer.own.cut.groups import Groups
+from launcher.trainer.own.cut.modes import measured_plan
 from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.own.divide import Division, of_rank_0, share_of_copy
-from launcher.trainer.parallel.collectives import Group
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import Place, choose_device, this_place
-from launcher.trainer.parallel.world import Transport, open_world
+from launcher.trainer.parallel.world import Transport, World, open_world
 from launcher.trainer.shard.modules import WithLoss
-from launcher.trainer.telemetry.heartbeat import wait_for_long
 
 
 @contextmanager
@@ -99,34 +96,24 @@ def sharded(
     whole = network if loss is None else WithLoss(network, loss)
     copies = place.world_size // ranks
     traced = trace(whole, share_of_copy(example_inputs, copies), batch_norm_is_shared=batch_norm_is_shared)
-    with _connected(place, device, ranks, transport) as groups:
-        costs = costs_for(traced.graph, mode, search_mode, groups, device)
-        cuttings = cuttings_for(traced, mode, strategies or {}, ranks, search_mode=search_mode, costs=costs)
-        plan = plan_of(traced.graph, cuttings, ranks)
-        sources = {**traced.parameters, **traced.buffers}
+    sources = {**traced.parameters, **traced.buffers}
+    with ExitStack() as opened:
+        if dist.is_initialized():
+            world = World(place, device, dp=ALONE, mp=ALONE, pp=ALONE, links=Links())
+        else:
+            world = opened.enter_context(open_world(place, device, transport))
+        existing = (world.mp, world.dp)
+        groups = Groups(place.global_rank, place.world_size, ranks, device, transport=transport, existing=existing)
+        opened.enter_context(groups)
+        plan = measured_plan(traced, mode, strategies or {}, search_mode, groups, device)
         made = ShardedNetwork(
             traced, plan, groups, device=device, weights=lambda name: of_rank_0(sources[name], device)
         )
         if copies > 1:
             how = Comparison(keeps_norms=not batch_norm_is_shared, gradients=check_gradients)
-            made.before_first = partial(
-                _check_shares, whole, example_inputs, copies, device, how=how, may_differ=parts_may_differ
-            )
+            check = partial(_check_shares, world, whole, example_inputs, copies, how=how, may_differ=parts_may_differ)
+            made.before_first = check
         yield made
-
-
-@contextmanager
-def _connected(place: Place, device: torch.device, ranks: int, transport: Transport) -> Iterator[Groups]:
-    """Initialise torch.distributed if necessary, and open the groups of a network sharded over `ranks` ranks."""
-    with ExitStack() as opened:
-        existing: tuple[Group, ...] = ()
-        if not dist.is_initialized():
-            world = opened.enter_context(open_world(place, device, transport))
-            existing = (world.mp, world.dp)
-        groups = open_groups(
-            place.global_rank, place.world_size, ranks=ranks, device=device, transport=transport, existing=existing
-        )
-        yield opened.enter_context(groups)
 
 
 def _check(place: Place) -> None:
@@ -134,48 +121,36 @@ def _check(place: Place) -> None:
     if dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) != (place.global_rank, place.world_size):
         raise UsageError(
             f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}, but the "
-            "environment has "
-            f"rank {place.global_rank} of {place.world_size}",
+            f"environment has rank {place.global_rank} of {place.world_size}",
             hint="call init_process_group() without a rank, or let `sharded` call it",
         )
     if layout.pp > 1 or layout.micro_batches > 1:
         raise RefusedLayoutError(
-            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but a network that is sharded by "
-            "strategies supports only 1",
+            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but a network that is sharded by strategies "
+            "supports only 1",
             hint="use `--pp 1 --micro-batches 1`",
         )
 
 
 def _check_shares(
+    world: World,
     network: nn.Module,
     examples: Sequence[Tensor],
     copies: int,
-    device: torch.device,
     inputs: Sequence[Tensor],
     *,
     how: Comparison,
     may_differ: bool,
 ) -> None:
-    """Raise if the loss differs from the mean over the replicas' shares; with `may_differ` only warn.
-
-    All ranks must call it.
-
-    Raises:
-        RefusedLayoutError: the losses differ. All ranks raise it.
-    """
+    """Raise on all ranks if the loss differs from the mean over the replicas' shares; with `may_differ` only warn."""
     shapes = [[each.shape for each in given] for given in (inputs, examples)]
     batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # the call may have only this rank's part
-    refusal: list[RefusedLayoutError | None] = [None]
-    if dist.get_rank() == 0:
+    remarks: list[str] = []
+
+    def check() -> None:
         division = Division(batch, [[share_of_copy(batch, copies, copy)] for copy in range(copies)])
-        try:
-            for remark in checked_division(
-                network, [division] * 2, how, layout=f"dp = {copies}", may_differ=may_differ
-            ):
-                warnings.warn(remark, stacklevel=2)
-        except RefusedLayoutError as error:
-            refusal = [error]
-    wait_for_long(dist.broadcast(torch.zeros(1, device=device), src=0, async_op=True))
-    dist.broadcast_object_list(refusal, src=0, device=device)
-    if refusal[0] is not None:
-        raise refusal[0]
+        remarks.extend(checked_division(network, [division] * 2, how, layout=f"dp = {copies}", may_differ=may_differ))
+
+    world.while_others_wait(check if world.is_first else None)
+    for remark in remarks:
+        warnings.warn(remark, stacklevel=2)

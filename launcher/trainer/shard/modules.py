@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from launcher.trainer.own.cut.operation import Operation, shard
+from launcher.trainer.own.cut.operator_graph import Operation, shard
 from launcher.trainer.own.trace import WithLoss
 
 __all__ = [

@@ -13,9 +13,7 @@ from functools import partial
 from statistics import median
 
 import torch
-from torch import Tensor
 
-from launcher.recipes.strategies import AUTO, DYNAMIC_PROGRAMMING
 from launcher.sharding.cost import CollectiveTime, Costs, Sent
 from launcher.sharding.graph import Graph, bytes_of
 from launcher.sharding.layout import TensorLayout
@@ -36,10 +34,10 @@ def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_
     """Measure the costs on these ranks for a network of this size. Takes about a second; all ranks must call it."""
     timer = _Timer(groups, device)
     operator_s = timer.slowest(_chain(device)) / (2 * CHAIN)
-    side, size = _product_side(graph, groups.ranks), _tensor_bytes(graph, groups.ranks)
+    side, size, count = _sizes(graph, groups.ranks)
     one, other = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
     product_s = timer.slowest(lambda: torch.mm(one, other))
-    tensors = [torch.randn(size // 4, device=device) for _ in range(_tensor_count(graph, groups.ranks, size))]
+    tensors = [torch.randn(size // 4, device=device) for _ in range(count)]
     moved_s = timer.slowest(lambda: [torch.relu(each) for each in tensors], repeats=1) / len(tensors)
     collectives = [
         time_of
@@ -56,15 +54,7 @@ def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_
     )
 
 
-def costs_for(graph: Graph, mode: str, search_mode: str, groups: Groups, device: torch.device) -> Costs | None:
-    """Measure the costs if the mode searches strategies by cost, else return None. All ranks must call it."""
-    is_searched = (mode, search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1
-    return calibrated(graph, groups, device) if is_searched else None
-
-
 class _Timer:
-    """A timer for work that all ranks do at the same time."""
-
     def __init__(self, groups: Groups, device: torch.device) -> None:
         self._all = groups.along((groups.ranks,), (0,), over_copies=True)
         self._device = device
@@ -102,28 +92,21 @@ def _chain(device: torch.device) -> Callable[[], object]:
     return forward_and_backward
 
 
-def _product_side(graph: Graph, ranks: int) -> int:
-    """Return the side of square matrices whose product has the FLOPs of a rank's share of the largest product."""
-    largest = max((operator.flops for operator in graph.operators), default=0)
-    return round(min(max((largest / ranks / 2) ** (1 / 3), MIN_SIDE), MAX_SIDE))
+def _sizes(graph: Graph, ranks: int) -> tuple[int, int, int]:
+    """Return the sizes to measure with.
 
-
-def _tensor_bytes(graph: Graph, ranks: int) -> int:
-    """Return the size in bytes of a rank's share of the largest tensor."""
-    largest = max(map(bytes_of, graph.by_name.values()))
-    return round(min(max(largest / ranks, MIN_BYTES), MAX_BYTES)) // 4 * 4
-
-
-def _tensor_count(graph: Graph, ranks: int, size: int) -> int:
-    """Return the number of tensors of `size` bytes in a rank's share of all tensors, at most `MAX_TENSORS`."""
-    return min(max(round(sum(map(bytes_of, graph.by_name.values())) / ranks / size), 1), MAX_TENSORS)
+    These are the side of square matrices whose product has the FLOPs of a rank's share of the largest product, the
+    bytes of its share of the largest tensor, and the number of tensors of that size in its share of all tensors.
+    """
+    flops = max((operator.flops for operator in graph.operators), default=0)
+    side = round(min(max((flops / ranks / 2) ** (1 / 3), MIN_SIDE), MAX_SIDE))
+    tensors = [bytes_of(each) for each in graph.by_name.values()]
+    size = round(min(max(max(tensors) / ranks, MIN_BYTES), MAX_BYTES)) // 4 * 4
+    return side, size, min(max(round(sum(tensors) / ranks / size), 1), MAX_TENSORS)
 
 
 def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.device) -> list[CollectiveTime]:
-    """Time each kind of collective in groups of `parts` ranks.
-
-    Latency and bandwidth are fitted to a small and a large message.
-    """
+    """Fit latency and bandwidth of collectives in groups of `parts` ranks to a small and a large message."""
     devices = (groups.ranks // parts, parts)
     rows = TensorLayout(devices, ((1,), ()))
     [gather] = steps_between(rows, TensorLayout(devices, ((), ())))
@@ -135,21 +118,15 @@ def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.d
     }
     found = []
     for kind, function in functions.items():
-        small_s, large_s = (
-            timer.slowest(partial(function, _message(kind, parts, size, device))) for size in (SMALL_BYTES, LARGE_BYTES)
-        )
+        taken_s = []
+        for size in (SMALL_BYTES, LARGE_BYTES):  # for an all-gather of its output, as `Collective.bytes` counts
+            columns = -(-size // 4 // 16 // parts) * parts
+            message = torch.zeros(16 // (parts if kind == "all_gather" else 1) or 1, columns, device=device)
+            taken_s.append(timer.slowest(partial(function, message)))
+        small_s, large_s = taken_s
         s_per_byte = max(0.0, large_s - small_s) / (LARGE_BYTES - SMALL_BYTES)
         found.append(CollectiveTime(kind, parts, max(0.0, small_s - SMALL_BYTES * s_per_byte), s_per_byte))
     return found
-
-
-def _message(kind: Sent, parts: int, size: int, device: torch.device) -> Tensor:
-    """Return a rank's input for a collective of `size` bytes; for an all-gather this is the size of its output.
-
-    `Collective.bytes` counts in the same way.
-    """
-    columns = -(-size // 4 // 16 // parts) * parts
-    return torch.zeros(16 // (parts if kind == "all_gather" else 1) or 1, columns, device=device)
 
 
 def _beyond(seconds: float, operator_s: float) -> float:

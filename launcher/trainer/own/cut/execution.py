@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
 from launcher.core.frozen import frozen
-from launcher.sharding.graph import Graph
 from launcher.sharding.plan import PlannedOperator, ShardingPlan
 from launcher.trainer.own.cut.communication import Function, redistribution, sum_of_gradients, sum_of_outputs
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced
 from launcher.trainer.own.cut.operators.products import TAKES_BIAS
 from launcher.trainer.own.cut.operators.record import Local, OpContext
+from launcher.trainer.parallel.collectives import ALONE
 
 
 @frozen
@@ -27,47 +26,32 @@ class Stage:
     last_used: tuple[int, ...]  # values that no later stage needs
 
 
-def places_of(graph: Graph) -> dict[str, int]:
-    """Return each tensor's index among all values."""
-    return {name: place for place, name in enumerate(graph.by_name)}
+class StageMaker:
+    """Makes the stages of a network. `held` has this rank's parts of parameters and buffers."""
 
-
-def stages_of(traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> list[Stage]:
-    """Return the stages in order. `held` has this rank's parts of parameters and buffers.
-
-    All ranks must call it, since it opens groups.
-    """
-    return _Stages(traced, plan, groups, held).stages()
-
-
-class _Stages:
     def __init__(self, traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> None:
         self._traced, self._plan, self._groups, self._held = traced, plan, groups, held
-        self._places = places_of(plan.graph)
+        self.places = {name: place for place, name in enumerate(plan.graph.by_name)}  # of tensors among all values
 
     def stages(self) -> list[Stage]:
-        last = {name: place for place, planned in enumerate(self._plan.operators) for name in planned.operator.inputs}
-        stages: list[Stage] = []
+        """Return the stages in order. All ranks must call it, since it opens groups."""
         operators = self._plan.operators
+        last = {name: place for place, planned in enumerate(operators) for name in planned.operator.inputs}
+        stages: list[Stage] = []
+        product: list[PlannedOperator] = []  # the operator before, if its bias is added in the same stage
         for number, planned in enumerate(operators):
-            following = operators[number + 1] if number + 1 < len(operators) else None
-            if following is not None and self._adds_bias(planned, following):
+            if any(self._adds_bias(planned, following) for following in operators[number + 1 : number + 2]):
+                product = [planned]
                 continue
-            parts = (
-                [operators[number - 1], planned]
-                if number and self._adds_bias(operators[number - 1], planned)
-                else [planned]
-            )
-            names = [name for part in parts for name in part.operator.inputs]
-            if len(parts) == 2:
-                names.remove(parts[0].operator.name)
+            parts, product = [*product, planned], []
+            names = [name for part in parts for name in part.operator.inputs if name != parts[0].operator.name]
             done = {name for name in names if last[name] <= number and name not in self._held}
             stages.append(
                 Stage(
                     self._computed(parts),
-                    tuple(self._places[name] for name in names),
-                    self._places[planned.operator.name],
-                    tuple(self._places[name] for name in done),
+                    tuple(self.places[name] for name in names),
+                    self.places[planned.operator.name],
+                    tuple(self.places[name] for name in done),
                 )
             )
         return stages
@@ -90,7 +74,11 @@ class _Stages:
         before = self._before(first)
         if first is not last:
             before = [*before, self._before(last)[1]]
-        local = self._traced.calls[first.operator.name].local(self._site(first))
+        graph, cutting, call = self._plan.graph, first.cutting, self._traced.calls[first.operator.name]
+        shapes = tuple(graph.by_name[name].shape for name in first.operator.inputs)
+        shared = self._groups.along(cutting.devices, cutting.shared_axes) if cutting.shared_axes else ALONE
+        states = tuple(self._held[state.name] for state in call.states)
+        local = call.local(OpContext(cutting, self._groups.rank, shapes, first.operator.shape, shared, states))
         after = None
         if last.cutting.reduced_axes:
             after = sum_of_outputs(self._groups.along(last.cutting.devices, last.cutting.reduced_axes))
@@ -120,17 +108,3 @@ class _Stages:
             if axes and has_gradient and not is_later:
                 found[-1].append(sum_of_gradients(groups.along(planned.cutting.devices, axes)))
         return found
-
-    def _site(self, planned: PlannedOperator) -> OpContext:
-        graph, cutting = self._plan.graph, planned.cutting
-        states = tuple(self._held[state.name] for state in self._traced.calls[planned.operator.name].states)
-        site = OpContext(
-            cutting,
-            self._groups.rank,
-            tuple(graph.by_name[name].shape for name in planned.operator.inputs),
-            planned.operator.shape,
-            states=states,
-        )
-        if cutting.shared_axes:
-            return replace(site, shared=self._groups.along(cutting.devices, cutting.shared_axes))
-        return site

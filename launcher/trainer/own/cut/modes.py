@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.text import did_you_mean, near
 from launcher.recipes.strategies import (
@@ -17,12 +19,33 @@ from launcher.recipes.strategies import (
 )
 from launcher.sharding.cost import Costs
 from launcher.sharding.expression import Partition, Strategy, cut
+from launcher.sharding.plan import ShardingPlan, plan_of
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
 from launcher.sharding.strategy import cutting_of
+from launcher.trainer.own.cut.calibrate import calibrated
+from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced
 
 TOLD = 20  # operator names that a message lists
+
+
+def measured_plan(
+    traced: Traced,
+    mode: str,
+    strategies: Mapping[str, Strategy],
+    search_mode: str,
+    groups: Groups,
+    device: torch.device,
+) -> ShardingPlan:
+    """Return the plan for the ranks of `groups`. All ranks must call it: a search uses costs measured on these ranks.
+
+    Raises the same errors as `cuttings_for`.
+    """
+    is_searched = (mode, search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1
+    costs = calibrated(traced.graph, groups, device) if is_searched else None
+    cuttings = cuttings_for(traced, mode, strategies, groups.ranks, search_mode=search_mode, costs=costs)
+    return plan_of(traced.graph, cuttings, groups.ranks)
 
 
 def cuttings_for(
@@ -33,16 +56,15 @@ def cuttings_for(
     *,
     search_mode: str = DYNAMIC_PROGRAMMING,
     costs: Costs | None = None,
-    memory_bytes: float | None = None,
 ) -> dict[str, Partition]:
     """Return every operator's partition over `ranks` ranks; in hybrid_parallel these are one replica's ranks.
 
     `strategies` are by operator or module name, and override strategies set in the network's code. A search uses the
-    measured `costs`, or default ones, and keeps to `memory_bytes` per rank.
+    measured `costs`, or default ones.
 
     Raises:
         UsageError: a strategy does not fit its operator or names an unknown one, or the mode is unknown.
-        RefusedLayoutError: the mode cannot use this number of ranks, or no partition fits into memory.
+        RefusedLayoutError: the mode cannot use this number of ranks.
     """
     graph = traced.graph
     given = {**traced.strategies, **_of_operators(traced, strategies)}
@@ -66,7 +88,7 @@ def cuttings_for(
     operators = {each.name: each for each in graph.operators}
     known = {name: cutting_of(operators[name].expression, strategy, ranks, name) for name, strategy in given.items()}
     if mode == AUTO and search_mode == DYNAMIC_PROGRAMMING:
-        return searched(graph, known, ranks, costs or Costs(), memory_bytes)
+        return searched(graph, known, ranks, costs or Costs())
     return propagated(graph, known, ranks)
 
 
@@ -90,9 +112,8 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
         index = next((each for each in indices if each is not None), None)
         if index is not None and expression.sizes[index] % ranks:
             raise RefusedLayoutError(
-                f"data_parallel splits the batch over {ranks} ranks, and the batch dim {expression.sizes[index]} "
-                f"of {operator.name} "
-                f"is not divisible by {ranks}",
+                f"data_parallel splits the batch over {ranks} ranks, and the batch dim {expression.sizes[index]} of "
+                f"{operator.name} is not divisible by {ranks}",
                 hint=f"use a batch size that is a multiple of {ranks}",
             )
         found[operator.name] = cut(expression, {} if index is None else {index: ranks}, ranks)

@@ -6,7 +6,9 @@ No values are computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,19 +17,57 @@ from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.sharding.expression import Expression, Strategy
 from launcher.sharding.graph import VIEWS, Graph, Leaf, Operator
-from launcher.trainer.own.cut.operation import Operation, given_strategies
+from launcher.sharding.strategy import strategy_from
 from launcher.trainer.own.cut.operators import norms
 from launcher.trainer.own.cut.operators.record import Local, OpContext, State, Value
 from launcher.trainer.own.cut.operators.table import (
     FUNCTIONS,
     Described,
-    Description,
     described_function,
     described_module,
     fact_of,
     known,
 )
-from launcher.trainer.own.trace import LINE, Tracing, attribute_of, class_name, nodes_of, own_name
+from launcher.trainer.own.trace import LINE, Tracing, class_name, nodes_of, own_name
+
+ATTRIBUTE = "in_strategy"  # attribute of a module, with MindSpore's name
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def shard(module: Module, strategy: Strategy) -> Module:
+    """Set the strategy of a module that is an operator, such as nn.Linear or nn.ReLU; return the module.
+
+    If the module has several operators, such as a linear layer and its bias, the strategy applies to the first.
+
+    Raises:
+        UsageError: `strategy` is not a valid strategy.
+    """
+    try:
+        parts = strategy_from(strategy)
+    except ValueError as error:
+        told = f"the strategy {strategy!r} of a {type(module).__name__} is invalid"
+        raise UsageError(told, hint=f"pass {error}") from None
+    # Bypass nn.Module's setter, which looks for parameters.
+    object.__setattr__(module, ATTRIBUTE, parts)
+    return module
+
+
+class Operation(nn.Module):
+    """A module that calls one function with fixed options."""
+
+    function: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return type(self).function(*inputs, **self.options)
+
+    def shard(self, strategy: Strategy) -> Operation:
+        """Set the strategy: for each input, the number of parts along each dim. Return the module."""
+        return shard(self, strategy)
 
 
 @frozen
@@ -88,9 +128,8 @@ class _Trace:
         values: dict[fx.Node, Any] = {}
         takes = sum(node.op == "placeholder" for node in nodes)
         if len(example_inputs) > takes:
-            raise UsageError(
-                f"{class_name(network)} takes {takes} inputs, and {len(example_inputs)} example inputs are given"
-            )
+            given = f"{len(example_inputs)} example inputs are given"
+            raise UsageError(f"{class_name(network)} takes {takes} inputs, and {given}")
         examples = iter(example_inputs)
         inputs: list[str] = []
         output: Any = None
@@ -98,16 +137,15 @@ class _Trace:
             if node.op == "placeholder":
                 example = next(examples, None)
                 if example is None:
-                    raise UsageError(
-                        f"{class_name(network)} takes {node.target}, and example_inputs has no tensor for it"
-                    )
+                    told = f"{class_name(network)} takes {node.target}, and example_inputs has no tensor for it"
+                    raise UsageError(told)
                 values[node] = self._leaf(self._free(str(node.target)), example)
                 inputs.append(values[node].name)
             elif node.op == "output":
                 output = fx.node.map_arg(node.args[0], values.__getitem__)
             elif node.op == "get_attr":
                 path = str(node.target)
-                tensor = constants[path] if path in constants else attribute_of(network, path)
+                tensor = constants[path] if path in constants else attrgetter(path)(network)
                 values[node] = self._held(tensor, path.strip("_"))
             else:
                 try:
@@ -116,10 +154,8 @@ class _Trace:
                     line = node.meta.get(LINE, "")
                     raise UsageError(f"{line and f'{line}: '}{error.message}", hint=error.hint) from error
         if not isinstance(output, Value) or output.name not in self._calls:
-            raise UsageError(
-                f"{class_name(network)} returns {type(output).__name__}",
-                hint="return the loss as one tensor",
-            )
+            told = f"{class_name(network)} returns {type(output).__name__}"
+            raise UsageError(told, hint="return the loss as one tensor")
         return self._finished(output, tuple(inputs))
 
     def _finished(self, output: Value, inputs: tuple[str, ...]) -> Traced:
@@ -132,13 +168,14 @@ class _Trace:
         graph = Graph(leaves, tuple(reversed(operators)), output.name)
         calls = {each.name: self._calls[each.name] for each in graph.operators}
         states = {state.name for call in calls.values() for state in call.states}
-        given = {own_name(self._network, path): strategy for path, strategy in given_strategies(self._network)}
-        strategies = {}
-        for path, strategy in given.items():
+        strategies: dict[str, Strategy] = {}
+        for module_path, module in self._network.named_modules():
+            strategy, path = getattr(module, ATTRIBUTE, None), own_name(self._network, module_path)
+            if strategy is None:
+                continue
             if path not in self._bases:
-                raise UsageError(
-                    f"{path} has a strategy, but is not an operator", hint="set strategies on its submodules instead"
-                )
+                hint = "set strategies on its submodules instead"
+                raise UsageError(f"{path} has a strategy, but is not an operator", hint=hint)
             strategies.update({self._first_of.get(base, base): strategy for base in self._bases[path]})
         return Traced(
             graph,
@@ -171,14 +208,19 @@ class _Trace:
             if fact is not None:
                 return fact[0]
             told = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-            self._base = self._free(".".join(filter(None, [self._within(node), told.strip("_")])))
+            stack = list(node.meta.get("nn_module_stack", {}).values())
+            within = (
+                own_name(self._network, f"{stack[-1][0]}.") if stack else ""
+            )  # the module whose code makes the call
+            self._base = self._free(f"{within}{told.strip('_')}".lstrip("."))
             described = described_function(target, arguments)
             if described is None:
                 raise UsageError(f"{self._base}: {told} is not a known operator", hint=f"use one of {known()}")
             description, changes = described
             changes = changes or options.get("inplace", False)
         try:
-            value = description(self._record, *map(self._resolved, arguments), **options)
+            resolved = [self._held(each) if isinstance(each, Tensor) else each for each in arguments]
+            value = description(self._record, *resolved, **options)
         except UsageError as error:
             raise UsageError(f"{self._base}: {error.message}", hint=error.hint) from error
         except (TypeError, RuntimeError, ValueError, IndexError, AttributeError) as error:
@@ -190,11 +232,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Redirect later uses of an in-place operator's first argument to its result.
-
-        Raises:
-            UsageError: the tensor is a view, is viewed, or is an input of the network.
-        """
+        """Redirect later uses of an in-place operator's argument to its result; raise for inputs and views."""
         changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         name = values[changed].name
@@ -217,35 +255,28 @@ class _Trace:
         if isinstance(module, Operation):
             return FUNCTIONS[type(module).function], ()
         if isinstance(module, nn.BatchNorm2d):
-            return self._batch_norm(module), ()
+            return self._batch_norm(module)
         found = described_module(module)
         if found is None:
-            raise UsageError(
-                f"{path}, a {type(module).__name__}, is not a known operator", hint=f"use one of {known()}"
-            )
+            told = f"{path}, a {type(module).__name__}, is not a known operator"
+            raise UsageError(told, hint=f"use one of {known()}")
         return found
 
-    def _batch_norm(self, module: nn.BatchNorm2d) -> Description:
-        running = [(module.running_mean, 1), (module.running_var, 1), (module.num_batches_tracked, None)]
-        states = [
-            State(self._tensors[id(tensor)], tensor.to("meta"), like) for tensor, like in running if tensor is not None
-        ]
-        self._buffers.update({self._tensors[id(tensor)]: tensor for tensor, _ in running if tensor is not None})
-
-        def describe(record: Any, x: Value) -> Value:
-            return norms.batch_norm(
-                record,
-                x,
-                states,
-                None if module.weight is None else self._held(module.weight),
-                None if module.bias is None else self._held(module.bias),
-                uses_batch=module.training or not states,
-                is_shared=self._batch_norm_is_shared,
-                momentum=module.momentum,
-                eps=module.eps,
-            )
-
-        return describe
+    def _batch_norm(self, module: nn.BatchNorm2d) -> Described:
+        states = []
+        for tensor, like in ((module.running_mean, 1), (module.running_var, 1), (module.num_batches_tracked, None)):
+            if tensor is not None:
+                name = self._tensors[id(tensor)]
+                self._buffers[name] = tensor
+                states.append(State(name, tensor.to("meta"), like))
+        describe = partial(
+            norms.batch_norm,
+            uses_batch=module.training or not states,
+            is_shared=self._batch_norm_is_shared,
+            momentum=module.momentum,
+            eps=module.eps,
+        )
+        return describe, (states, module.weight, module.bias)
 
     def _record(
         self,
@@ -282,14 +313,6 @@ class _Trace:
             return self._leaf(name, tensor, is_parameter=True)
         self._buffers[name] = tensor
         return self._leaf(name, tensor)
-
-    def _resolved(self, argument: Any) -> Any:
-        return self._held(argument) if isinstance(argument, Tensor) else argument
-
-    def _within(self, node: fx.Node) -> str:
-        """Return the path of the module whose code makes this call."""
-        stack = list(node.meta.get("nn_module_stack", {}).values())
-        return own_name(self._network, f"{stack[-1][0]}.").rstrip(".") if stack else ""
 
     def _free(self, name: str) -> str:
         """Return the name, with a number appended if it is already used."""

@@ -17,7 +17,7 @@ from launcher.sharding.layout import replicated
 from launcher.sharding.plan import ShardingPlan
 from launcher.sharding.redistribution import steps_between
 from launcher.trainer.own.cut.communication import redistribution
-from launcher.trainer.own.cut.execution import places_of, stages_of
+from launcher.trainer.own.cut.execution import StageMaker
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.operator_graph import Traced
 from launcher.trainer.parallel.collectives import Group, all_reduce
@@ -28,10 +28,9 @@ class ShardedNetwork(nn.Module):
 
     All ranks must create and call sharded networks in the same order. Unused parameters are left out.
 
-    `weights` returns a full tensor by name; by default the tensors are the traced network's. Tensors that `shares`
-    holds with the same name and box are shared, not copied, so that the same weights can be trained and evaluated, or
-    used with several batch sizes. With several replicas of the plan, `sum_gradients` also takes the mean over them.
-    Turn `sums_copies` off if the optimizer does this; the optimizer must then start each step with zero gradients.
+    `weights` returns a full tensor by name; by default the tensors are the traced network's. With several replicas of
+    the plan, `sum_gradients` also takes the mean over them. Turn `sums_copies` off if the optimizer does this; the
+    optimizer must then start each step with zero gradients.
     """
 
     def __init__(
@@ -42,36 +41,32 @@ class ShardedNetwork(nn.Module):
         *,
         device: torch.device,
         weights: Callable[[str], Tensor] | None = None,
-        shares: ShardedNetwork | None = None,
         sums_copies: bool = True,
     ) -> None:
         super().__init__()
         self._sums_copies = sums_copies
         assert plan.ranks == groups.ranks, "the groups are of this plan"
         self._traced, self._plan, self._groups, self._device = traced, plan, groups, device
-        self._places = places_of(plan.graph)
         sources = {**traced.parameters, **traced.buffers}
         given = weights or sources.__getitem__
         self._held: dict[str, Tensor] = {}
         self._boxes = dict(self._boxes_held())
         for name, box in self._boxes.items():
-            shared = None if shares is None else shares.part_held(name, box)
-            if shared is not None:
-                self._held[name] = shared
-            else:
-                assert shares is None or name not in traced.parameters, f"both hold the same part of {name}"
-                part = given(name).detach()[box.within(full_box(sources[name].shape))].to(device)
-                part = part.clone(memory_format=torch.contiguous_format)
-                self._held[name] = nn.Parameter(part) if name in traced.parameters else part
+            part = given(name).detach()[box.within(full_box(sources[name].shape))].to(device)
+            part = part.clone(memory_format=torch.contiguous_format)
+            self._held[name] = nn.Parameter(part) if name in traced.parameters else part
             _hold(self, name, self._held[name])
-        self._stages = stages_of(traced, plan, groups, self._held)
+        maker = StageMaker(traced, plan, groups, self._held)
+        self._places, self._stages = maker.places, maker.stages()
         self._sums = self._made_sums()
         self._unsummed: list[int] | None = None  # versions of the parameters at a backward without a later sum
         # Copies of gradients that are already summed. Backward starts again from zero, and the next sum adds the copy.
         self._set_aside: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self.before_first: Callable[[Sequence[Tensor]], None] | None = None  # called with the first inputs
-        self._inputs = [
-            (self._places[name], *self._input(name)) if name in self._places else None for name in traced.inputs
+        shapes = {leaf.name: leaf.shape for leaf in plan.graph.leaves}
+        used = {name: plan.leaves[name].box_of(groups.rank, shape) for name, shape in shapes.items()}
+        self._inputs = [  # None: the operators do not use the input
+            (self._places[name], shapes[name], used[name]) if name in used else None for name in traced.inputs
         ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -171,26 +166,19 @@ class ShardedNetwork(nn.Module):
 
     def mean_over_copies(self, loss: Tensor) -> Tensor:
         """Return the mean of a loss over the replicas of the plan, without a gradient."""
-        total = loss.detach().clone()
-        return all_reduce(total, self._groups.along((self._plan.ranks,), (), over_copies=True)).div_(
-            self._groups.copies
-        )
+        group = self._groups.along((self._plan.ranks,), (), over_copies=True)
+        return all_reduce(loss.detach().clone(), group).div_(self._groups.copies)
 
     def input_boxes(self) -> list[Box]:
         """Return this rank's part of each input."""
-        shapes = {leaf.name: leaf.shape for leaf in self._plan.graph.leaves}
-        return [
-            self._plan.leaves[name].box_of(self._groups.rank, shapes[name]) if name in shapes else Box((), ())
-            for name in self._traced.inputs
-        ]
+        return [Box((), ()) if wanted is None else wanted[2] for wanted in self._inputs]
 
     def box_held(self, name: str) -> Box:
         """Return this rank's part of a parameter or buffer."""
         return self._boxes[name]
 
-    def part_held(self, name: str, box: Box) -> Tensor | None:
-        """Return this rank's shard of a parameter or buffer if its box is `box`; else None."""
-        return self._held[name] if self._boxes.get(name) == box else None
+    def part_held(self, name: str) -> Tensor:
+        return self._held[name]
 
     def whole_parameters(self) -> dict[str, Tensor]:
         """Return all full parameters. All ranks must call it."""
@@ -198,12 +186,8 @@ class ShardedNetwork(nn.Module):
 
     def whole_gradients(self) -> dict[str, Tensor]:
         """Return the full gradients of all parameters after `sum_gradients`. All ranks must call it."""
-        found = {}
-        for name in self._traced.parameters:
-            parameter = self._held[name]
-            assert isinstance(parameter, nn.Parameter), "it is trained"
-            found[name] = self._gathered(name, _gradient_of(parameter))
-        return found
+        names = self._traced.parameters
+        return {name: self._gathered(name, _gradient_of(self.get_parameter(name))) for name in names}
 
     def _gathered(self, name: str, tensor: Tensor) -> Tensor:
         layout = self._plan.leaves[name]
@@ -213,11 +197,7 @@ class ShardedNetwork(nn.Module):
         return tensor.clone()
 
     def _boxes_held(self) -> Iterator[tuple[str, Box]]:
-        """Yield the name and box of each parameter and buffer on this rank.
-
-        Raises:
-            UsageError: two operators need different parts of the same buffer.
-        """
+        """Yield each parameter's and buffer's name and box; raise if operators need different parts of a buffer."""
         graph, rank = self._plan.graph, self._groups.rank
         data = set(self._traced.inputs)
         for leaf in graph.leaves:
@@ -232,15 +212,11 @@ class ShardedNetwork(nn.Module):
                     box = planned.cutting.inputs[state.like].box_of(rank, shape)
                 if seen.setdefault(state.name, box) != box:
                     raise UsageError(
-                        f"{planned.operator.name} needs a different part of {state.name} than earlier operators "
-                        "that share it",
+                        f"{planned.operator.name} needs a different part of {state.name} than earlier operators that "
+                        "share it",
                         hint=f"give {planned.operator.name} the same strategy",
                     )
         yield from seen.items()
-
-    def _input(self, name: str) -> tuple[tuple[int, ...], Box]:
-        [shape] = [leaf.shape for leaf in self._plan.graph.leaves if leaf.name == name]
-        return shape, self._plan.leaves[name].box_of(self._groups.rank, shape)
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
         """Return the groups to sum gradients over, each with its parameters."""
@@ -252,10 +228,8 @@ class ShardedNetwork(nn.Module):
         for name in (*axes_of, *rest):
             devices, axes = axes_of.get(name, ((self._plan.ranks,), ()))
             group = self._groups.along(devices, axes, over_copies=self._sums_copies)
-            parameter = self._held[name]
-            assert isinstance(parameter, nn.Parameter), "it is trained"
             if group.size > 1:
-                found.setdefault(group.ranks, (group, []))[1].append(parameter)
+                found.setdefault(group.ranks, (group, []))[1].append(self.get_parameter(name))
         return list(found.values())
 
 
@@ -265,11 +239,7 @@ def _gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
-    """Return a rank's part of a full tensor. A tensor that already is the part is returned unchanged.
-
-    Raises:
-        UsageError: the tensor has any other shape.
-    """
+    """Return a rank's part of a full tensor, or a tensor that already is the part; raise for any other shape."""
     if tuple(tensor.shape) == shape:
         return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:
@@ -281,11 +251,7 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
 
 
 def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Register a tensor under a dotted name, creating empty modules for the path.
-
-    Raises:
-        UsageError: the name is an attribute of ShardedNetwork.
-    """
+    """Register a tensor under a dotted name, creating modules for the path; raise if it is an attribute already."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
         raise UsageError(f"{name} is also an attribute of a sharded network", hint="rename it in the network")

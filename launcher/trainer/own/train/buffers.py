@@ -21,9 +21,8 @@ class Buffers:
     def __init__(self, network: nn.Module) -> None:
         """Make all buffers contiguous, so that they can be written to. Shared buffers stay shared."""
         made: dict[int, Tensor] = {}
-        for module in network.modules():
-            for name, buffer in list(module.named_buffers(recurse=False)):
-                setattr(module, name, made.setdefault(id(buffer), buffer.contiguous()))
+        for module, name, buffer in _buffers_of(network):
+            setattr(module, name, made.setdefault(id(buffer), buffer.contiguous()))
         self._network = network
         self._modules: Mapping[str, nn.Module] = dict(network.named_modules(remove_duplicate=False))
         # The values for checkpoints, which store only floating-point numbers. Keys are the buffers' first names.
@@ -62,11 +61,7 @@ class Buffers:
         """Restore all buffers on exit. Traced code may change them or replace them by proxies."""
         buffers = {name: self.of(name) for name in self.saved}
         values = {name: buffer.clone() for name, buffer in buffers.items()}
-        places = [
-            (module, own, buffer)
-            for module in self._network.modules()
-            for own, buffer in module.named_buffers(recurse=False)
-        ]
+        places = _buffers_of(self._network)
         try:
             yield
         finally:
@@ -78,6 +73,9 @@ class Buffers:
 
 def move_buffers(module: nn.Module, device: torch.device) -> None:
     """Move the buffers of a module and its submodules to a device."""
-    for each in module.modules():
-        for name, buffer in list(each.named_buffers(recurse=False)):
-            setattr(each, name, buffer.to(device))
+    for each, name, buffer in _buffers_of(module):
+        setattr(each, name, buffer.to(device))
+
+
+def _buffers_of(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    return [(each, name, buffer) for each in network.modules() for name, buffer in each.named_buffers(recurse=False)]

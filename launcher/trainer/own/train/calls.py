@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,29 +14,12 @@ from torch import Tensor, fx, nn
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.trainer.own.divide import Rows
-from launcher.trainer.own.trace import (
-    IN_PLACE,
-    LINE,
-    Tracing,
-    attribute_of,
-    class_name,
-    nodes_of,
-    text_of,
-    variable_names,
-)
-from launcher.trainer.own.train.dropout import DrawnDropout
+from launcher.trainer.own.trace import IN_PLACE, LINE, Tracing, class_name, nodes_of, text_of, variable_names
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.parallel_modules import AttentionMask, CrossEntropyLoss, VocabEmbedding
+from launcher.trainer.own.train.parallel_modules import AttentionMask, CrossEntropyLoss, DrawnDropout, VocabEmbedding
 
-LEAVES = (
-    VocabEmbedding,
-    AttentionMask,
-    CrossEntropyLoss,
-    Transformer,
-    TransformerEncoder,
-    TransformerDecoder,
-    DrawnDropout,
-)
+LAYERS = (Transformer, TransformerEncoder, TransformerDecoder)
+LEAVES = (VocabEmbedding, AttentionMask, CrossEntropyLoss, *LAYERS, DrawnDropout)
 INPUTS = ("encoder_inputs", "decoder_inputs")  # arguments of a Transformer that only the first stage computes
 RECEIVED = "received_by_stage"  # the argument of a stage for the previous stage's output
 
@@ -74,11 +57,10 @@ class TracedNetwork:
         return self.network.get_submodule(str(node.target))
 
     def parameters(self, node: fx.Node) -> Collection[Tensor]:
-        """Return the parameters that a call uses."""
         if node.op == "call_module":
             return list(self.module(node).parameters())
         if node.op == "get_attr" and str(node.target) not in self.constants:
-            tensor = attribute_of(self.network, str(node.target))
+            tensor = attrgetter(str(node.target))(self.network)
             return [tensor] if isinstance(tensor, nn.Parameter) else []
         return []
 
@@ -92,9 +74,7 @@ class TracedNetwork:
         fx.node.map_arg(list(wanted), collect)
         for node in reversed(self.nodes):
             if node in found and node is skipped:
-                fx.node.map_arg(
-                    {k: v for k, v in arguments_by_name(Transformer, node).items() if k not in INPUTS}, collect
-                )
+                fx.node.map_arg(masks_of(node), collect)
             elif node in found:
                 fx.node.map_arg((node.args, dict(node.kwargs)), collect)
         return [node for node in self.nodes if node in found and node.op != "output"]
@@ -119,10 +99,8 @@ class TracedNetwork:
             if node in copies:
                 continue
             if node is skipped:
-                own = {
-                    name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS
-                }
-                options = {**fx.node.map_arg(own, copies.__getitem__), "encoder_inputs": None, "received": received}
+                masks = fx.node.map_arg(masks_of(node), copies.__getitem__)
+                options = {**masks, "encoder_inputs": None, "received": received}
                 copies[node] = graph.call_module(str(node.target), (), options)
             else:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
@@ -200,8 +178,8 @@ def _check_in_place(found: TracedNetwork) -> None:
         seen_later = changed is not None and any(place[user] > place[node] for user in changed.users)
         if seen_later or not node.users:
             raise UsageError(
-                f"{node.meta.get(LINE, '')}: {class_name(found.network)} cannot be traced: {name or 'a module'} changes a tensor in "
-                "place that is used again later",
+                f"{node.meta.get(LINE, '')}: {class_name(found.network)} cannot be traced: {name or 'a module'} changes "
+                "a tensor in place that is used again later",
                 hint="create a new tensor, as in x = x + y",
             )
 
@@ -209,9 +187,8 @@ def _check_in_place(found: TracedNetwork) -> None:
 def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
     """Replace `tensor.dtype` and `tensor.device` by their values for tensors that depend on parameters.
 
-    Constants that are the CPU's device become `device`.
     A mask in the dtype of an embedding can then be computed without the embedding. A call with `rows` determines the
-    values.
+    values. Constants that are the CPU's device become `device`.
     """
     asking = [
         node
@@ -220,24 +197,22 @@ def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> Non
     ]
     with torch.no_grad():
         values = found.part(tuple(asking))(*(each.clone() for each in rows)) if asking else ()
-    for node, value in zip(asking, values, strict=True):
-        settled = partial(_instead, node, device if isinstance(value, torch.device) else value)
-        for user in list(node.users):
-            user.args, user.kwargs = fx.node.map_arg((user.args, dict(user.kwargs)), settled)
-    for node in found.nodes if device.type != "cpu" else ():  # the network was traced on the CPU
-        node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), partial(_at_device, device))
+    settled = dict(zip(asking, values, strict=True))
+
+    def replaced(argument: Any) -> Any:
+        value = settled.get(argument, argument) if isinstance(argument, fx.Node) else argument
+        return device if isinstance(value, torch.device) and value.type == "cpu" else value  # traced on the CPU
+
+    for node in found.nodes:
+        node.args, node.kwargs = fx.node.map_aggregate((node.args, dict(node.kwargs)), replaced)
 
 
-def _instead(node: fx.Node, value: Any, each: fx.Node) -> Any:
-    return value if each is node else each
-
-
-def _at_device(device: torch.device, value: Any) -> Any:
-    return device if isinstance(value, torch.device) and value.type == "cpu" else value
+def masks_of(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of a Transformer's call that every stage computes, by name."""
+    return {name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS}
 
 
 def arguments_by_name(kind: type[nn.Module], node: fx.Node) -> dict[str, Any]:
-    """Return the arguments of a module's call by name."""
     bound = inspect.signature(kind.forward).bind(None, *node.args, **node.kwargs).arguments
     bound.pop("self")
     return dict(bound)

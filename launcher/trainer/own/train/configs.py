@@ -3,15 +3,19 @@
 The run's options set the layout of ranks (`tlaunch run --dp --mp --pp --micro-batches`). A
 `TransformerOpParallelConfig` with other numbers is an error when the training starts. The numbers of
 `OpParallelConfig` and `EmbeddingOpParallelConfig` are ignored: operators and embeddings use the run's layout.
+
+`NetworkSettings` has the settings of a training, in the form that checkpoints and saved models store.
 """
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
+from launcher.recipes.train import CheckpointConfig, ParallelConfig
 from launcher.trainer.parallel.place import this_place
 
 
@@ -50,11 +54,12 @@ class TransformerRecomputeConfig:
     recompute_slice_activation: bool = False
 
     def __post_init__(self) -> None:
-        for name, only in (
-            ("parallel_optimizer_comm_recompute", False),
-            ("mp_comm_recompute", True),
-            ("recompute_slice_activation", False),
-        ):
+        only_supported = {
+            "parallel_optimizer_comm_recompute": False,
+            "mp_comm_recompute": True,
+            "recompute_slice_activation": False,
+        }
+        for name, only in only_supported.items():
             if getattr(self, name) != only:
                 raise UsageError(
                     f"TransformerRecomputeConfig: {name} = {not only}, and only {only} is supported",
@@ -77,25 +82,15 @@ class TransformerOpParallelConfig:
     micro_batch_num: int = 1
     recompute: bool | TransformerRecomputeConfig = False  # for all layers; `lambda_func` may choose some instead
     optimizer_shard: bool = False  # shard the optimizer's state over the data-parallel ranks
-    gradient_aggregation_group: int = (
-        4  # messages that gradients are summed in, unless `lambda_func` numbers the layers
-    )
+    gradient_aggregation_group: int = 4  # messages with all gradients, unless `lambda_func` numbers the layers
     vocab_emb_dp: bool = True
 
     def __post_init__(self) -> None:
-        for name in (
-            "data_parallel",
-            "model_parallel",
-            "expert_parallel",
-            "pipeline_stage",
-            "micro_batch_num",
-            "gradient_aggregation_group",
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(
-                    f"TransformerOpParallelConfig: {name} = {value!r}, and an integer of 1 or more is expected"
-                )
+        flags = {"recompute", "optimizer_shard", "vocab_emb_dp"}
+        for name, value in vars(self).items():
+            if name not in flags and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                told = f"TransformerOpParallelConfig: {name} = {value!r}"
+                raise UsageError(f"{told}, and an integer of 1 or more is expected")
         if self.expert_parallel > 1:
             raise UsageError(
                 f"TransformerOpParallelConfig: expert_parallel = {self.expert_parallel}, and experts are not supported",
@@ -141,3 +136,44 @@ class TransformerOpParallelConfig:
     def embedding_dp_mp_config(self) -> EmbeddingOpParallelConfig:
         """The configuration for `VocabEmbedding`."""
         return EmbeddingOpParallelConfig(self.data_parallel, self.model_parallel, self.vocab_emb_dp)
+
+
+@frozen
+class NetworkModel:
+    """The classes of network and optimizer. Checkpoints with other classes are refused."""
+
+    network: str = ""  # class name
+    optimizer: str = ""  # class name
+
+
+@frozen
+class NetworkData:
+    """The order of the samples. Checkpoints with another order are refused."""
+
+    shuffle: bool = True
+
+
+@frozen
+class NetworkTrainConfig:
+    """The schedule of a training, with the names of `train`'s arguments, as `programs/loop.py` needs it."""
+
+    epochs: int = 1
+    steps: int = 0  # optimizer steps after which to stop; 0: after the epochs
+    batch_size: int = 32  # samples per optimizer step, over all ranks
+    optimizer: str = ""  # class and arguments
+    clip_norm: float = 0.0
+    seed: int = 1  # for sample order and dropout
+    validate_every: int = 0
+    early_stopping: int = 0
+    profile_steps: int = 0
+
+
+@frozen
+class NetworkSettings:
+    """The settings of a custom network's training, in the same sections as the bundled programs."""
+
+    model: NetworkModel = field(default_factory=NetworkModel)
+    data: NetworkData = field(default_factory=NetworkData)
+    train: NetworkTrainConfig = field(default_factory=NetworkTrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -279,7 +279,6 @@ class Transformer(nn.Module):
         return self.src_seq_length + (0 if self.decoder is None else self.tgt_seq_length)
 
     def layers_on(self, stage: Stage) -> list[nn.Module]:
-        """Return the layers that a pipeline stage computes."""
         of_decoder = nn.ModuleDict() if self.decoder is None else self.decoder.blocks
         return [
             *(self.encoder.blocks[str(number)] for number in stage.encoder_layers),

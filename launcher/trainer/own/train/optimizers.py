@@ -16,8 +16,6 @@ LearningRate = float | Callable[[int], float]  # a constant, or a function of th
 
 
 class Optimizer(Protocol):
-    """The protocol of optimizers for `train`."""
-
     @property
     def learning_rate(self) -> LearningRate: ...
 

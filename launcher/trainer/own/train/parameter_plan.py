@@ -20,13 +20,13 @@ from launcher.core.text import some_of
 from launcher.mesh.stages import Stage
 from launcher.recipes.transformer.cost import pipeline_stages
 from launcher.recipes.transformer.transformer_settings import DataConfig, ModelConfig, TransformerSettings
+from launcher.trainer.own.train.configs import NetworkSettings
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.network_settings import NetworkSettings
 from launcher.trainer.own.train.parallel_modules import VocabEmbedding
 from launcher.trainer.parallel.collectives import Group
 from launcher.trainer.parallel.placement import Placement
-from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style, part_bounds
-from launcher.trainer.plan import LAYER_PLAN
+from launcher.trainer.parallel.styles import BLOCK, VOCABULARY_ROWS, Style
+from launcher.trainer.plan import LAYER_PLAN, placement_of
 
 Names = Sequence[str]
 MAX_NAMES = 8  # parameters that a message lists
@@ -49,14 +49,7 @@ class NetworkPlan:
 
     def placements(self, names: Names, model_parallel: Group) -> dict[str, Placement]:
         """Return the part of each parameter that this model-parallel rank holds."""
-        found = {}
-        for name in names:
-            shape, dim = self.parameters[name].shape, self.dims.get(name)
-            if dim is None:
-                found[name] = Placement.uncut(shape, model_parallel)
-            else:
-                found[name] = Placement.cut(shape, dim, *part_bounds(shape[dim], model_parallel))
-        return found
+        return {name: placement_of(self.parameters[name], self.dims.get(name), model_parallel) for name in names}
 
 
 def plan_network(
@@ -73,7 +66,8 @@ def plan_network(
     """
     parameters = dict(network.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
-    styles = list(_styles(network)) if mp > 1 else []
+    by_use = _styles(network) if mp > 1 else ()
+    styles = list({(id(module), id(style)): (module, style) for module, style in by_use}.values())
     owners = Counter(id(each) for module in network.modules() for each in module.parameters(recurse=False))
     dims = {}
     for module, style in styles:
@@ -82,8 +76,8 @@ def plan_network(
             name = names[id(parameter)]
             if owners[id(parameter)] > 1:
                 raise RefusedLayoutError(
-                    f"mp = {mp}, and {name}, which is sharded over the model-parallel ranks, is shared with "
-                    "another module",
+                    f"mp = {mp}, and {name}, which is sharded over the model-parallel ranks, is shared with another "
+                    "module",
                     hint="for an embedding table, set vocab_emb_dp = True so that every rank holds the full table",
                 )
             dims[name] = dim
@@ -128,15 +122,15 @@ def apply_plan(
     held = [name for name in plan.parameters if name in plan.held[stage.index]]
     placed = plan.placements(held, model_parallel)
     found: dict[str, nn.Parameter] = {}
-    made: dict[int, nn.Parameter] = {}
     for name, parameter in plan.parameters.items():
         value = whole(parameter)
         if name in placed:
             own = placed[name].part_of(value).to(device).clone(memory_format=torch.contiguous_format)
-            found[name] = made[id(parameter)] = nn.Parameter(own)
+            found[name] = nn.Parameter(own)
+    names = {id(parameter): name for name, parameter in plan.parameters.items()}
     for module in part.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            setattr(module, name, made[id(parameter)])
+            setattr(module, name, found[names[id(parameter)]])
     return found
 
 
@@ -167,15 +161,7 @@ def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) ->
 
 
 def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
-    """Yield the sharded modules and their styles, without duplicates from shared modules."""
-    seen: set[tuple[int, int]] = set()
-    for module, style in _styles_by_use(network):
-        if (id(module), id(style)) not in seen:
-            seen.add((id(module), id(style)))
-            yield module, style
-
-
-def _styles_by_use(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
+    """Yield the sharded modules and their styles; shared modules several times."""
     for module in network.modules():
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp:
             yield module.word, VOCABULARY_ROWS
@@ -204,9 +190,8 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
         found = [stage for stage, names in enumerate(held) if own & names]
         if isinstance(wanted, int) and found and wanted not in found:
             raise RefusedLayoutError(
-                f"{path}.pipeline_stage = {wanted}, but {path} is on stage {found[0]}: modules before the "
-                "Transformer are on stage 0, "
-                f"and modules after it on stage {len(held) - 1}",
+                f"{path}.pipeline_stage = {wanted}, but {path} is on stage {found[0]}: modules before the Transformer "
+                f"are on stage 0, and modules after it on stage {len(held) - 1}",
                 hint=f"set pipeline_stage = {found[0]}, or leave it out",
             )
 
@@ -214,11 +199,7 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
 def _shared(
     held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter], of_layers: Collection[str]
 ) -> str | None:
-    """Return the parameter that the first and the last stage share, or None.
-
-    Raises:
-        RefusedLayoutError: stages share more parameters, or layers on several stages share one.
-    """
+    """Return the parameter of both the first and the last stage, or None; raise if stages share any other."""
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     for name in names:
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
@@ -228,9 +209,8 @@ def _shared(
             )
     if len(names) > 1:
         raise RefusedLayoutError(
-            f"pp = {len(held)}, and {len(names)} parameters (or the shapes of results computed from them) are "
-            "used both before and "
-            f"after the Transformer: {some_of(names, MAX_NAMES)}",
+            f"pp = {len(held)}, and {len(names)} parameters (or the shapes of results computed from them) are used "
+            f"both before and after the Transformer: {some_of(names, MAX_NAMES)}",
             hint="use `--pp 1`, or share at most one parameter and take shapes from the batch",
         )
     return names[0] if names else None
@@ -247,16 +227,13 @@ def check_parameters(network: nn.Module) -> None:
         raise UsageError("the network has no parameters")
     for name, parameter in parameters.items():
         if not parameter.requires_grad:
-            raise UsageError(
-                f"{name} is frozen, and all parameters are trained", hint="use register_buffer for frozen tensors"
-            )
+            hint = "use register_buffer for frozen tensors"
+            raise UsageError(f"{name} is frozen, and all parameters are trained", hint=hint)
         if parameter.is_meta:
             raise UsageError(f"{name} is on the meta device and has no values", hint="create the network on the CPU")
     if len(types := {parameter.dtype for parameter in parameters.values()}) > 1:
-        listed = ", ".join(sorted(map(str, types)))
-        raise UsageError(
-            f"the parameters have several dtypes: {listed}", hint="convert them, as by network.to(torch.float32)"
-        )
+        told = f"the parameters have several dtypes: {', '.join(sorted(map(str, types)))}"
+        raise UsageError(told, hint="convert them, as by network.to(torch.float32)")
 
 
 def _check_model_parallel(network: nn.Module, mp: int) -> None:

@@ -17,10 +17,9 @@ from torch import Tensor, fx, nn
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.frozen import frozen
 from launcher.trainer.own.trace import LINE, class_name
-from launcher.trainer.own.train.calls import INPUTS, TracedNetwork, arguments_by_name
-from launcher.trainer.own.train.dropout import DrawnDropout
-from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, VocabEmbedding
+from launcher.trainer.own.train.calls import LAYERS, TracedNetwork, arguments_by_name, masks_of
+from launcher.trainer.own.train.layers import Transformer
+from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, DrawnDropout, VocabEmbedding
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
@@ -29,13 +28,14 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
     It has the network's arguments, plus RECEIVED on all stages except the first. Its Transformer still has all layers.
 
     Raises:
-        RefusedLayoutError: the network does not have exactly one Transformer, or the masks depend on parameters.
+        RefusedLayoutError: for several stages the network needs exactly one Transformer, whose masks depend on no
+            parameters.
     """
+    if count == 1:
+        return [found.part(found.output)]
     transformer = _the_transformer(found, count)
-    networks = []
-    for index in range(count):
-        wanted = found.output if index == count - 1 else transformer
-        networks.append(found.part(wanted, transformer, is_first=index == 0))
+    wanted = [*[transformer] * (count - 1), found.output]
+    networks = [found.part(each, transformer, is_first=index == 0) for index, each in enumerate(wanted)]
     _check_dropouts(networks)
     needed = set(found.needed([found.output]))
     for node in found.nodes:
@@ -43,8 +43,7 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
                 f"{node.meta.get(LINE, '')}: pp = {count}, and the output of this dropout is not used, so that no "
-                "stage calls it; its "
-                "later masks would differ, since masks are numbered by the calls",
+                "stage calls it; its later masks would differ, since masks are numbered by the calls",
                 hint="remove the call, or use `--pp 1`",
             )
     return networks
@@ -100,7 +99,7 @@ def check_uses(found: TracedNetwork, cut: Mapping[str, Tensor], mp: int) -> None
         module = found.module(node) if node.op == "call_module" else None
         if isinstance(module, VocabEmbedding):  # its second result is the table
             used = used if any(user.args[1:] != (0,) and user.users for user in node.users) else []
-        elif isinstance(module, Transformer | TransformerEncoder | TransformerDecoder):
+        elif isinstance(module, LAYERS):
             used = []
         if used:
             raise RefusedLayoutError(
@@ -119,8 +118,7 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
             hint="use `--pp 1`, or a network with one launcher.trainer.api.Transformer",
         )
     [call] = calls
-    masks = [value for name, value in arguments_by_name(Transformer, call).items() if name not in INPUTS]
-    if (node := found.depends_on_parameters(masks)) is not None:
+    if (node := found.depends_on_parameters(masks_of(call).values())) is not None:
         raise RefusedLayoutError(
             f"{node.meta.get(LINE, '')}: pp = {count}, and the masks of the Transformer depend on parameters",
             hint="use `--pp 1`, or compute the masks and their shapes only from the batch",

@@ -17,17 +17,11 @@ from launcher.trainer.own.divide import Division, Rows, divisions_to_check, of_r
 from launcher.trainer.own.trace import class_name
 from launcher.trainer.own.train.buffers import Buffers, move_buffers
 from launcher.trainer.own.train.calls import RECEIVED, TracedNetwork, arguments_of, traced_network
-from launcher.trainer.own.train.dropout import DrawnDropout, draw_dropouts
+from launcher.trainer.own.train.configs import NetworkSettings
 from launcher.trainer.own.train.layers import Transformer, TransformerDecoder, TransformerEncoder
-from launcher.trainer.own.train.network_settings import NetworkSettings
-from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss
+from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, DrawnDropout, draw_dropouts
 from launcher.trainer.own.train.parameter_plan import apply_plan, check_parameters, plan_network, stages_of_network
-from launcher.trainer.own.train.pipeline_parts import (
-    LossMasks,
-    check_uses,
-    loss_masks,
-    stage_networks,
-)
+from launcher.trainer.own.train.pipeline_parts import LossMasks, check_uses, loss_masks, stage_networks
 from launcher.trainer.own.train.samples import Samples, collated
 from launcher.trainer.own.trial import seen_in_a_call
 from launcher.trainer.parallel.recompute import recompute_in_backward
@@ -39,11 +33,9 @@ class _DrawingModules:
 
     def __init__(self, network: nn.Module, seed: int) -> None:
         modules = list(network.modules())
-        self._modules = [
-            each for each in modules if isinstance(each, DrawnDropout | TransformerEncoder | TransformerDecoder)
-        ]
-        lengths = [each.length for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
-        self._length, self._seed = max(lengths, default=1), seed
+        stacks = [each for each in modules if isinstance(each, TransformerEncoder | TransformerDecoder)]
+        self._modules = [*stacks, *(each for each in modules if isinstance(each, DrawnDropout))]
+        self._length, self._seed = max((each.length for each in stacks), default=1), seed
 
     def begin(self, row_B: Tensor, step: int | None) -> None:
         """Set the modules' dropout random bits for these rows of a step. With `step` None they drop nothing."""
@@ -66,11 +58,9 @@ class DividedNetwork:
         parts_may_differ: bool = False,
         check_gradients: bool = False,
     ) -> None:
-        """Divide `network`, which is called with the items of samples.
+        """Divide `network`, which is called with the items of samples, and which this modifies.
 
         All ranks must call this; all start with rank 0's values.
-
-        This modifies `network`.
 
         Raises:
             UsageError: the network is not supported.
@@ -102,21 +92,15 @@ class DividedNetwork:
         )
         world.while_others_wait(check if world.is_first and world.place.world_size * layout.micro_batches > 1 else None)
         self.stages = stages_of_network(network, settings, world.pp.size)
-        parts = self._parts(network, found)
+        parts = [network] if found is None else stage_networks(found, world.pp.size)
         self.plan = plan_network(network, parts, self.stages, world.mp.size, is_traced=found is not None)
         self._check_cut(found)
         names = {id(parameter): name for name, parameter in self.plan.parameters.items()}
         state = network.state_dict(keep_vars=True)
         self._keys = {key: names.get(id(value)) for key, value in state.items()}  # parameter names; None for buffers
         self.part = network if world.pp.size == 1 else parts[world.pp.index]
-        self.parameters = apply_plan(
-            self.part,
-            self.plan,
-            self.stage,
-            world.mp,
-            lambda whole: of_rank_0(whole, world.device),
-            device=world.device,
-        )
+        whole = partial(of_rank_0, device=world.device)
+        self.parameters = apply_plan(self.part, self.plan, self.stage, world.mp, whole, device=world.device)
         for each in (self.part, *(masks.network for masks in self._masks.values() if masks is not None)):
             move_buffers(each, world.device)
         _recompute(self.part, settings)
@@ -125,7 +109,6 @@ class DividedNetwork:
 
     @property
     def stage(self) -> Stage:
-        """This rank's pipeline stage."""
         return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
@@ -169,47 +152,38 @@ class DividedNetwork:
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
-        """Return the network's calls, or None and add a remark if it cannot be traced.
-
-        Raises:
-            RefusedLayoutError: the network cannot be traced, and several pipeline stages need a trace.
-        """
+        """Return the network's calls, or None and a remark; with several stages, raise if it cannot be traced."""
         pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
-                return self._traceable(
-                    traced_network(network, arguments, rows, self._world.device), is_validated=is_validated
-                )
+                found = traced_network(network, arguments, rows, self._world.device)
+                self._check_layout(found, is_validated=is_validated)
+                return found
         except UsageError as error:
             if pp > 1:
-                raise RefusedLayoutError(
-                    f"pp = {pp}, and {error.message}", hint=f"use `--pp 1`, or {error.hint}"
-                ) from error
+                hint = f"use `--pp 1`, or {error.hint}"
+                raise RefusedLayoutError(f"pp = {pp}, and {error.message}", hint=hint) from error
             if any(isinstance(module, CrossEntropyLoss) for module in network.modules()):
                 self._remark_on_masks(error)
             return None
 
-    def _traceable(self, found: TracedNetwork, *, is_validated: bool) -> TracedNetwork:
-        """Return the trace, or raise if it shows code that the layout does not support."""
+    def _check_layout(self, found: TracedNetwork, *, is_validated: bool) -> None:
+        """Raise if the trace shows code that the layout does not support."""
         layout, pp = self._world.place.layout, self._world.pp.size
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
                 f"pp = {pp}, and the code of {self.class_name} depends on `training`, so that it cannot be validated",
-                hint="use `--pp 1`, turn validation off, or use modules that check `training` themselves, such "
-                "as nn.Dropout",
+                hint="use `--pp 1`, turn validation off, or use modules that check `training` themselves, such as "
+                "nn.Dropout",
             )
         if found.has_penalty and (pp > 1 or layout.mp > 1):
             raise RefusedLayoutError(
                 f"{layout}, and {self.class_name} iterates over its parameters, but a rank holds only some of them",
                 hint="use `--mp 1 --pp 1`, or the optimizer's weight_decay",
             )
-        return found
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the masks of cross entropies in training (True) and evaluation (False).
-
-        If a mask depends on parameters, both are None, and a remark is added.
-        """
+        """Return the masks of losses in training and evaluation; None and a remark if one depends on parameters."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -237,10 +211,8 @@ class DividedNetwork:
         _DrawingModules(trial, seed).begin(torch.arange(len(rows[0])), 1)
         drawing, buffer = seen_in_a_call(trial, rows)
         if drawing:
-            told = (
-                f"{self.class_name} draws random numbers from torch's generator in {drawing}, and each rank "
-                "draws its own"
-            )
+            where = f"{self.class_name} draws random numbers from torch's generator in {drawing}"
+            told = f"{where}, and each rank draws its own"
             if layout.mp > 1:
                 raise RefusedLayoutError(f"mp = {layout.mp}, and {told}", hint="use nn.Dropout, or `--mp 1`")
             self.remarks.append(f"{told}: losses differ from training on one process (with nn.Dropout they would not)")
@@ -267,12 +239,6 @@ class DividedNetwork:
         assert isinstance(value, Tensor), "a loss"
         return value
 
-    def _parts(self, network: nn.Module, found: TracedNetwork | None) -> Sequence[nn.Module]:
-        """Return the module of each stage. For a network that cannot be traced this is the network itself."""
-        if found is None:
-            return [network]
-        return [found.part(found.output)] if self._world.pp.size == 1 else stage_networks(found, self._world.pp.size)
-
     def _check_cut(self, found: TracedNetwork | None) -> None:
         """Raise if code uses sharded parameters outside the modules that support it."""
         mp, dims = self._world.mp.size, self.plan.dims
@@ -283,16 +249,14 @@ class DividedNetwork:
         elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
             raise RefusedLayoutError(
                 f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, and an "
-                "embedding table is "
-                "sharded by rows: without a trace it is unknown whether other code uses the table",
+                "embedding table is sharded by rows: without a trace it is unknown whether other code uses the table",
                 hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
     def _remark_on_masks(self, error: UsageError) -> None:
         layout = self._world.place.layout
-        if layout.dp * layout.micro_batches == 1:  # the batch has no parts
-            return
-        self.remarks.append(f"{error.message}; so each part of a batch divides its loss by the sum of its own mask")
+        if layout.dp * layout.micro_batches > 1:  # the batch has parts
+            self.remarks.append(f"{error.message}; so each part of a batch divides its loss by the sum of its own mask")
 
 
 def _cross_entropy(network: nn.Module, path: str) -> CrossEntropyLoss:
@@ -302,15 +266,10 @@ def _cross_entropy(network: nn.Module, path: str) -> CrossEntropyLoss:
 
 
 def _check_modules(network: nn.Module) -> None:
-    within = {
-        id(layers)
-        for module in network.modules()
-        if isinstance(module, Transformer)
-        for layers in (module.encoder, module.decoder)
-    }
+    transformers = [module for module in network.modules() if isinstance(module, Transformer)]
+    within = {id(layers) for each in transformers for layers in (each.encoder, each.decoder)}
     asking = [module for module in network.modules() if getattr(module, "lambda_func", None) is not None]
     alone = [each for each in asking if not isinstance(each, Transformer) and id(each) not in within]
-    transformers = [module for module in network.modules() if isinstance(module, Transformer)]
     if alone or (asking and len(transformers) > 1):
         raise UsageError(
             f"a lambda_func needs a network with one Transformer, and this network has {len(transformers) or 'none'}",
@@ -319,16 +278,14 @@ def _check_modules(network: nn.Module) -> None:
 
 
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
-    """Make backward recompute the activations of the layers chosen in the settings.
-
-    Decoder layers are numbered after the encoder's.
-    """
+    """Make backward recompute the chosen layers' activations. Decoder layers are numbered after the encoder's."""
     parallel = settings.parallel
-    chosen: dict[int, nn.Module] = {}  # by id, since modules may share a layer
-    for module in part.modules():
-        if isinstance(module, TransformerEncoder | TransformerDecoder):
-            for key, layer in module.blocks.items():
-                if parallel.recompute or int(key) + module.offset in parallel.recompute_layers:
-                    chosen[id(layer)] = layer
+    chosen = {  # by id, since modules may share a layer
+        id(layer): layer
+        for module in part.modules()
+        if isinstance(module, TransformerEncoder | TransformerDecoder)
+        for key, layer in module.blocks.items()
+        if parallel.recompute or int(key) + module.offset in parallel.recompute_layers
+    }
     for layer in chosen.values():
         recompute_in_backward(layer)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,18 +18,15 @@ def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
 
     def describe(record: Recorder, x: Value, *numbers: Any, inplace: bool = False, **options: Any) -> Value:  # noqa: ARG001 - for `trace`
         dims = broadcast_dims(x.shape, x.shape)
-        local = partial(_with_numbers, function, numbers, options) if numbers or options else function
+
+        def local(x: Tensor) -> Tensor:
+            return function(x, *numbers, **options)
+
         # Not computed on the meta device: torch would import its compiler, which takes a second.
         output = torch.empty_like(x.meta) if x.meta.is_floating_point() else local(x.meta)
         return record(kind, [x], Expression((dims,), dims, sizes_of(dims, x.shape)), output, everywhere(local))
 
     return describe
-
-
-def _with_numbers(
-    function: Callable[..., Tensor], numbers: tuple[Any, ...], options: dict[str, Any], x: Tensor
-) -> Tensor:
-    return function(x, *numbers, **options)
 
 
 def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
@@ -40,7 +36,12 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
         if any(value not in (None, 1) for value in options.values()):
             refuse(f"{kind} with {', '.join(options)} is not supported")
         if isinstance(one, Value) and isinstance(other, Value):
-            output = _broadcast(function, one.meta, other.meta)
+            metas = (one.meta, other.meta)
+            if all(each.is_floating_point() for each in metas):  # not computed, as in `unary`
+                shape = torch.broadcast_shapes(one.shape, other.shape)
+                output = one.meta.new_empty(shape, dtype=torch.result_type(*metas))
+            else:
+                output = function(*metas)
             ours, theirs = (broadcast_dims(each.shape, output.shape) for each in (one, other))
             result = broadcast_dims(output.shape, output.shape)
             expression = Expression((ours, theirs), result, sizes_of(result, output.shape))
@@ -48,20 +49,14 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
         if isinstance(one, Value):
             return unary(kind, lambda x: function(x, other))(record, one)
         assert isinstance(other, Value), "one of them is a tensor"
-        return unary(kind, lambda x: function(_tensor_like(one, x), x))(record, other)
+        number: float = one
+
+        def of_number(x: Tensor) -> Tensor:
+            return function(torch.as_tensor(number, dtype=torch.result_type(x, number), device=x.device), x)
+
+        return unary(kind, of_number)(record, other)
 
     return describe
-
-
-def _broadcast(function: Callable[..., Tensor], one: Tensor, other: Tensor) -> Tensor:
-    """Return the output as a meta tensor. It is only computed if the dtypes are not floating-point (see `unary`)."""
-    if not (one.is_floating_point() and other.is_floating_point()):
-        return function(one, other)
-    return one.new_empty(torch.broadcast_shapes(one.shape, other.shape), dtype=torch.result_type(one, other))
-
-
-def _tensor_like(number: float | Value, x: Tensor) -> Tensor:
-    return torch.as_tensor(number, dtype=torch.result_type(x, cast("float", number)), device=x.device)
 
 
 def power(record: Recorder, x: Value, exponent: float) -> Value:
@@ -86,9 +81,9 @@ def bias_add(record: Recorder, x: Value, bias: Value, *, dim: int, suffix: str =
 def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:  # noqa: ARG001 - it changes nothing
     """Describe dropout that drops nothing, and raise a UsageError for any other."""
     if p and training:
+        told = f"dropout with p = {p:g} in training mode is not supported"
         refuse(
-            f"dropout with p = {p:g} in training mode is not supported: it would drop different elements on each "
-            "layout",
+            f"{told}: it would drop different elements on each layout",
             hint="set p = 0, or put the network into evaluation mode by network.eval()",
         )
     return x

@@ -6,6 +6,7 @@ Normalised dims cannot be sharded, except the batch of a batch norm, for which r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,13 +59,10 @@ def along_dim(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value
         if dim is None or dtype is not None:
             refuse(f"{kind} without a dim, or with a dtype, is not supported", hint=f"call it as {kind}(x, dim=-1)")
 
-        def computed(x: Tensor) -> Tensor:
-            return function(x, dim)
-
         dims = list(broadcast_dims(x.shape, x.shape))
         dims[dim] = None
         expression = Expression((tuple(dims),), tuple(dims), sizes_of(tuple(dims), x.shape))
-        return record(kind, [x], expression, torch.empty_like(x.meta), everywhere(computed))
+        return record(kind, [x], expression, torch.empty_like(x.meta), everywhere(partial(function, dim=dim)))
 
     return describe
 

@@ -31,11 +31,9 @@ TAKES_BIAS = frozenset({"linear", "conv2d"})  # the local functions of these tak
 
 
 def matmul(record: Recorder, x: Value, w: Value) -> Value:
-    """Describe the product of two matrices, or of two batches of matrices with broadcasting."""
     if min(x.meta.dim(), w.meta.dim()) < 2:
         refuse(
-            "a product with a vector is not supported",
-            hint="use a matrix with one row or column, as by x.unsqueeze(0)",
+            "a product with a vector is not supported", hint="use a matrix with one row or column, as by x.unsqueeze(0)"
         )
     output = torch.matmul(x.meta, w.meta)
     batch = output.shape[:-2]

@@ -58,7 +58,6 @@ def mse_loss(
     reduction: str = "mean",
     weight: Any = None,
 ) -> Value:
-    """Describe the mean or sum of squared differences."""
     if (size_average, reduce, weight) != (None, None, None):
         refuse("mse_loss with size_average, reduce or weight is not supported", hint="use `reduction`")
     if x.shape != target.shape:
@@ -122,7 +121,6 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Value:
-    """Describe the largest element of each window."""
     if return_indices:
         refuse("max_pool2d with return_indices is not supported")
     options = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil_mode}
@@ -139,7 +137,6 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Value:
-    """Describe the mean of each window."""
     numbers = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
     return _pooled(record, "avg_pool2d", x, lambda x: functional.avg_pool2d(x, *numbers))
 

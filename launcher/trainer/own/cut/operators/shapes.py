@@ -6,6 +6,7 @@ If dims are merged or split, the outermost can be sharded: its parts are consecu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -28,62 +29,48 @@ from launcher.trainer.own.cut.operators.record import (
 
 
 def permute(record: Recorder, x: Value, *order: Any) -> Value:
-    """Describe a permutation of the dims of x."""
     dims = [dim % x.meta.dim() for dim in _flat(order)]
     ours = broadcast_dims(x.shape, x.shape)
     expression = Expression((ours,), tuple(ours[dim] for dim in dims), sizes_of(ours, x.shape))
-
-    def permuted(x: Tensor) -> Tensor:
-        return x.permute(dims)
-
-    return record("transpose", [x], expression, permuted(x.meta), everywhere(permuted))
+    return record("transpose", [x], expression, x.meta.permute(dims), everywhere(partial(torch.permute, dims=dims)))
 
 
 def transpose(record: Recorder, x: Value, dim0: int, dim1: int) -> Value:
-    """Describe the exchange of two dims of x."""
     order = list(range(x.meta.dim()))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return permute(record, x, order)
 
 
 def matrix_transpose(record: Recorder, x: Value) -> Value:
-    """Describe the transpose of a matrix."""
     if x.meta.dim() != 2:
-        refuse(
-            f"`t` of a tensor with {x.meta.dim()} dims is not supported", hint="use a matrix, or transpose(dim0, dim1)"
-        )
+        told = f"`t` of a tensor with {x.meta.dim()} dims is not supported"
+        refuse(told, hint="use a matrix, or transpose(dim0, dim1)")
     return permute(record, x, 1, 0)
 
 
 def reshape(record: Recorder, x: Value, *shape: Any) -> Value:
-    """Describe a reshape of x, which keeps the order of its elements."""
     return _reshaped(record, x, x.meta.reshape(_flat(shape)))
 
 
 def flatten(record: Recorder, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    """Describe the merge of consecutive dims of x into one."""
     return _reshaped(record, x, x.meta.flatten(start_dim, end_dim))
 
 
 def unflatten(record: Recorder, x: Value, dim: int, sizes: Sequence[int]) -> Value:
-    """Describe the split of a dim of x into several."""
     return _reshaped(record, x, x.meta.unflatten(dim, tuple(sizes)))
 
 
 def unsqueeze(record: Recorder, x: Value, dim: int) -> Value:
-    """Describe the insertion of a dim of size 1."""
     return _reshaped(record, x, x.meta.unsqueeze(dim))
 
 
 def squeeze(record: Recorder, x: Value, *dims: Any) -> Value:
-    """Describe the removal of dims of size 1."""
     return _reshaped(record, x, x.meta.squeeze(_flat(dims)) if dims else x.meta.squeeze())
 
 
 def _reshaped(record: Recorder, x: Value, output: Tensor) -> Value:
     def local(site: OpContext) -> Local:
-        shape = site.local_shape
-        return lambda x: x.reshape(shape)
+        return partial(torch.reshape, shape=site.local_shape)
 
     ours, theirs, sizes = reshape_dims(x.shape, output.shape)
     return record("reshape", [x], Expression((ours,), theirs, sizes), output, local)

@@ -63,7 +63,6 @@ _BY_NAME: dict[str, Description] = {
     "squeeze": shapes.squeeze,
     "dropout": elementwise.dropout,
 }
-METHODS: Mapping[str, Description] = MappingProxyType(_BY_NAME)
 FUNCTIONS: Mapping[Any, Description] = MappingProxyType(
     {
         getattr(home, name): description
@@ -86,17 +85,6 @@ IN_PLACE: Mapping[Any, Description] = MappingProxyType(
 )
 
 
-def _norm(module: nn.LayerNorm) -> Described:
-    return norms.layer_norm, (module.normalized_shape, module.weight, module.bias, module.eps)
-
-
-def _pool(module: Any) -> Described:
-    options = (module.kernel_size, module.stride, module.padding)
-    if isinstance(module, nn.MaxPool2d):
-        return reductions.max_pool2d, (*options, module.dilation, module.ceil_mode, module.return_indices)
-    return reductions.avg_pool2d, (*options, module.ceil_mode, module.count_include_pad, module.divisor_override)
-
-
 def _conv2d(module: nn.Conv2d) -> Described:
     if module.padding_mode != "zeros":
         refuse(f"padding_mode={module.padding_mode!r} is not supported", hint="use padding_mode='zeros'")
@@ -104,47 +92,41 @@ def _conv2d(module: nn.Conv2d) -> Described:
     return products.conv2d, (module.weight, module.bias, *options)
 
 
-def _embedding(module: nn.Embedding) -> Described:
-    options = (module.padding_idx, module.max_norm, module.norm_type, module.scale_grad_by_freq, module.sparse)
-    return products.embedding, (module.weight, *options)
+def _with(name: str, *attributes: str, options: Sequence[str] = ()) -> Callable[[Any], Described]:
+    """Return a function that describes a module as a function with arguments that are the module's attributes."""
+
+    def describe(module: Any) -> Described:
+        description = partial(_BY_NAME[name], **{option: getattr(module, option) for option in options})
+        return description, tuple(getattr(module, attribute) for attribute in attributes)
+
+    return describe
 
 
-def _loss(description: Description, *names: str) -> Callable[[Any], Described]:
-    def arguments(module: Any) -> Described:
-        return partial(description, **{name: getattr(module, name) for name in names}), ()
-
-    return arguments
-
-
-def _plain(name: str, *attributes: str) -> Callable[[Any], Described]:
-    def arguments(module: Any) -> Described:
-        return _BY_NAME[name], tuple(getattr(module, attribute) for attribute in attributes)
-
-    return arguments
-
-
+_POOL = ("kernel_size", "stride", "padding")
+_EMBEDDING = ("weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+_CROSS_ENTROPY = ("weight", "ignore_index", "reduction", "label_smoothing")
 MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType(
     {
-        nn.Linear: _plain("linear", "weight", "bias"),
+        nn.Linear: _with("linear", "weight", "bias"),
         nn.Conv2d: _conv2d,
-        nn.Embedding: _embedding,
-        nn.LayerNorm: _norm,
-        nn.MaxPool2d: _pool,
-        nn.AvgPool2d: _pool,
-        nn.AdaptiveAvgPool2d: _plain("adaptive_avg_pool2d", "output_size"),
-        nn.ReLU: _plain("relu"),
-        nn.GELU: lambda module: (partial(_BY_NAME["gelu"], approximate=module.approximate), ()),
-        nn.SiLU: _plain("silu"),
-        nn.Sigmoid: _plain("sigmoid"),
-        nn.Tanh: _plain("tanh"),
-        nn.Softmax: _plain("softmax", "dim"),
-        nn.LogSoftmax: _plain("log_softmax", "dim"),
-        nn.Flatten: _plain("flatten", "start_dim", "end_dim"),
-        nn.Unflatten: _plain("unflatten", "dim", "unflattened_size"),
-        nn.Dropout: _plain("dropout", "p", "training"),
+        nn.Embedding: _with("embedding", *_EMBEDDING),
+        nn.LayerNorm: _with("layer_norm", "normalized_shape", "weight", "bias", "eps"),
+        nn.MaxPool2d: _with("max_pool2d", *_POOL, "dilation", "ceil_mode", "return_indices"),
+        nn.AvgPool2d: _with("avg_pool2d", *_POOL, "ceil_mode", "count_include_pad", "divisor_override"),
+        nn.AdaptiveAvgPool2d: _with("adaptive_avg_pool2d", "output_size"),
+        nn.ReLU: _with("relu"),
+        nn.GELU: _with("gelu", options=["approximate"]),
+        nn.SiLU: _with("silu"),
+        nn.Sigmoid: _with("sigmoid"),
+        nn.Tanh: _with("tanh"),
+        nn.Softmax: _with("softmax", "dim"),
+        nn.LogSoftmax: _with("log_softmax", "dim"),
+        nn.Flatten: _with("flatten", "start_dim", "end_dim"),
+        nn.Unflatten: _with("unflatten", "dim", "unflattened_size"),
+        nn.Dropout: _with("dropout", "p", "training"),
         nn.Identity: lambda _module: (lambda _record, x: x, ()),
-        nn.MSELoss: _loss(reductions.mse_loss, "reduction"),
-        nn.CrossEntropyLoss: _loss(reductions.cross_entropy, "weight", "ignore_index", "reduction", "label_smoothing"),
+        nn.MSELoss: _with("mse_loss", options=["reduction"]),
+        nn.CrossEntropyLoss: _with("cross_entropy", options=_CROSS_ENTROPY),
     }
 )
 
@@ -156,7 +138,7 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
     """
     if isinstance(target, str):
         name = target.removesuffix("_")
-        found = METHODS.get(name)
+        found = _BY_NAME.get(name)
         return None if found is None else (found, target != name)
     if target is getattr and arguments[1] in {"T", "mT"}:
         return (lambda record, x, _name: shapes.transpose(record, x, -2, -1)), False
