@@ -14,9 +14,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launcher.cli.commands.top.measured import MAX_STEPS, RecentMetrics, to_lines
-from launcher.cli.commands.top.sampler import Sampler
-from launcher.cli.commands.top.screen import columns_at, to_screen
+from launcher.cli.commands.top.sampler import MAX_STEPS, RecentMetrics, Sampler, to_lines
+from launcher.cli.commands.top.top_command import columns_at, to_screen
 from launcher.cli.text.rank_view import RankView
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow

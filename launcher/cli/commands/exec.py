@@ -128,8 +128,6 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
 
 @frozen
 class _Joined:
-    """This process's rank, with its run and run directory."""
-
     program: Program
     spec: RunSpec
     rank: RankSpec
@@ -138,7 +136,6 @@ class _Joined:
 
     @property
     def starts_scheduler(self) -> bool:
-        """Whether this rank also starts MindSpore's scheduler."""
         return self.rank.global_rank == 0 and self.spec.supervision.scheduler is not None
 
 
@@ -156,11 +153,7 @@ def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
 
 
 def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joined:
-    """Run all checks, then create this rank's part of the run directory.
-
-    Raises:
-        TlaunchError: a check failed.
-    """
+    """Run all checks, then create this rank's part of the run directory."""
     prepared = prepare(options, os.environ, engine=engine.engine)
     check_size(engine, prepared.request.layout)
     used = prepared.used

@@ -101,11 +101,7 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
 
 
 def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
-    """Return the stacks from all servers, or only from this machine if the coordinator cannot be reached.
-
-    Raises:
-        TlaunchError: no stack was collected.
-    """
+    """Return the stacks from all servers, or only from this machine if the coordinator cannot be reached."""
     endpoint = None if state.state.over else read_endpoint(state.run_dir)
     if endpoint is None:
         return _gathered(state, _living(state, wanted))
@@ -122,11 +118,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
-    """Return the stacks that the agents of all servers collected.
-
-    Raises:
-        TlaunchError: no rank is alive, or too few servers answered to know.
-    """
+    """Return the stacks that agents collected; raise if no rank is alive, or too few servers answered to know."""
     answers = tuple(answers)
     ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}
@@ -143,11 +135,7 @@ def _answered(
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
-    """Return the PIDs of the living ranks on this machine. Start times rule out reused PIDs.
-
-    Raises:
-        TlaunchError: no chosen rank is alive.
-    """
+    """Return the PIDs of the living ranks on this machine; raise if there are none. Start times rule out reused PIDs."""
     living = {
         look.global_rank: look.process.pid
         for look in state.ranks
@@ -168,11 +156,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Collect the stacks of these ranks. Blocks for about a second at most.
-
-    Raises:
-        TlaunchError: every rank ended before it answered.
-    """
+    """Collect the stacks of these ranks, for about a second at most; raise if every rank ended before it answered."""
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)

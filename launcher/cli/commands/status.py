@@ -69,8 +69,6 @@ GROUPED_FROM = 16  # ranks; a terminal groups this many or more
 
 @frozen
 class RankStatus:
-    """Everything known about one rank."""
-
     look: RankLook
     place: RankPlace | None
     figures: RankFigures
@@ -202,7 +200,6 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
 
 
 def _group_key(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
-    """Return a function from a rank to its group. The ranks of a group share a row."""
     slow = state.progress.current.slow if state.state.going_on else {}
     return group_key(
         ranks,

@@ -85,7 +85,6 @@ def _report(stopped: Stopped, *, kill: bool) -> str:
 
 
 def _orphans(stopped: Stopped) -> str:
-    """Return a clause about the ranks that outlived launcher and agent."""
     ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
     if not stopped.killed:
         return ended

@@ -47,8 +47,6 @@ MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
 
 @frozen
 class Settings:
-    """The options for judging and showing a report."""
-
     strict: bool
     quiet: bool
     screen: Screen
@@ -229,7 +227,6 @@ def _closing(report: TableReport, settings: Settings) -> str:
 
 
 def _coloured(screen: Screen, place: str, kind: str, severity: Severity) -> tuple[str, str]:
-    """Return the position in bold, and the severity in red or yellow."""
     return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
 
 

@@ -23,11 +23,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Remove all but the newest intact checkpoints of a run or directory.",
     ),
     "export": (
-        "launcher.cli.commands.ckpt.export:export",
+        "launcher.cli.commands.ckpt.conversion:export",
         "Convert a checkpoint to torch.distributed.checkpoint or MindSpore.",
     ),
     "import": (
-        "launcher.cli.commands.ckpt.import_:import_",
+        "launcher.cli.commands.ckpt.conversion:import_",
         "Convert a checkpoint from torch.distributed.checkpoint or MindSpore.",
     ),
 }

@@ -129,11 +129,7 @@ AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination do
 
 
 def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
-    """Examine the servers of the run that `options` of `tlaunch run` describe, and return the exit code.
-
-    Raises:
-        TlaunchError: the table, options or engine are invalid, or the first server refuses this one.
-    """
+    """Examine the servers of the run that `options` of `tlaunch run` describe, and return the exit code."""
     chosen = for_engine(measuring(options), os.environ)
     prepared = prepare(chosen, os.environ)
     servers = prepared.used.servers
@@ -147,8 +143,6 @@ def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool
 
 @frozen
 class _DoctorRun:
-    """The options and servers of an examination, before anything is started."""
-
     options: Mapping[str, Any]  # of `tlaunch run`, as given
     command: tuple[str, ...]  # of the run; empty if not given
     chosen: RunOptions
@@ -208,7 +202,6 @@ class _DoctorRun:
 
 
 def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
-    """Examine all servers from the first one, report, and return the exit code."""
     for note in planned.prepared.notes:
         say(note)
     # A run would start ranks on this machine although the table may describe another one.
@@ -269,7 +262,6 @@ def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Findi
 
 
 def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepared, host: Host, here: int) -> int:
-    """Take part in the examination on a server that was started by hand, and return the exit code."""
     servers = prepared.used.servers
     membership = join_first_server(
         chosen, servers, host, here, agreed=AGREEMENT, until=time.monotonic() + chosen.join_timeout

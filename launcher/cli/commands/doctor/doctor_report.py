@@ -63,12 +63,10 @@ def report_lines(examination: Examination, findings: Sequence[Finding], screen: 
 
 
 def is_sound(findings: Sequence[Finding]) -> bool:
-    """Return whether no finding would break a run."""
     return not any(finding.severity is Severity.BREAKS for finding in findings)
 
 
 def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the facts and findings as JSON."""
     servers = [
         {
             "server": index,

@@ -35,8 +35,6 @@ OWN_DIRECTORY = "tlaunch-doctor-"  # prefix of the doctor's temporary directorie
 
 @frozen
 class Remains:
-    """The directories and files of a measurement on this server."""
-
     runs_dir: Path  # created by the measurement's runs
     parent: bool  # True if its parent was created, too
     directory: Path  # of the doctor's files

@@ -66,7 +66,6 @@ class ChosenLogs:
             say(f"the search took too long: {lines} searched only in part")
 
     def say_notices(self) -> None:
-        """Print and clear the notices."""
         for notice in self.notices:
             say(notice)
         self.notices.clear()

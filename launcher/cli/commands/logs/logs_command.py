@@ -139,11 +139,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
 
 
 def _show_all(chosen: ChosenLogs) -> None:
-    """Write the chosen logs to stdout.
-
-    Raises:
-        BrokenPipeError: stdout has no reader.
-    """
+    """Write the chosen logs to stdout; raise BrokenPipeError if it has no reader."""
     logs, options, selector = chosen.logs, chosen.options, chosen.selector
     writer = Writer(chosen.shape)
     for log in logs.of_rank.values():

@@ -111,11 +111,7 @@ def _directory(runs_dir: Path, run: str | None) -> Path:
 
 
 def _reports(directory: Path, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
-    """Return the report of one rank, or the reports of all ranks.
-
-    Raises:
-        UnreadableError: a report is missing or damaged.
-    """
+    """Return the report of one rank, or the reports of all ranks; raise UnreadableError if one is missing or damaged."""
     if all_ranks:
         return read_all(directory)
     known = reported_ranks(directory)

@@ -108,7 +108,6 @@ def _collective(one: ReportCollective) -> tuple[str, ...]:
 
 
 def _sums(report: StrategyReport) -> Iterator[str]:
-    """Yield the totals of one step by phase and kind."""
     rows = []
     for phase in PHASES:
         of_phase = [one for one in report.collectives if one.phase == phase]

@@ -25,8 +25,6 @@ MAX_LINES = 15  # of a traceback or a log
 
 @frozen
 class AttemptSummary:
-    """One attempt as text."""
-
     number: int
     took: str
     cause: str

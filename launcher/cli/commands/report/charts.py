@@ -29,8 +29,6 @@ QUANTITIES = (
 
 @frozen
 class Series:
-    """One quantity of one run."""
-
     label: str
     points: tuple[Point, ...]
     style: int = 0  # index of colour and dashes

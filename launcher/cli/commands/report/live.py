@@ -14,9 +14,8 @@ from launcher.cli.commands.report.curves import drawn
 from launcher.cli.commands.report.facts import Measured, sentence_of, with_printed
 from launcher.cli.commands.report.report_text import notes
 from launcher.cli.commands.status import GROUPED_FROM
-from launcher.cli.commands.top.measured import time_spent
-from launcher.cli.commands.top.sampler import Row, Sampler
-from launcher.cli.commands.top.screen import columns_at, how_many_run, row_group_key
+from launcher.cli.commands.top.sampler import Row, Sampler, time_spent
+from launcher.cli.commands.top.top_command import columns_at, how_many_run, row_group_key
 from launcher.cli.text.rank_rows import cells, grouped
 from launcher.cli.text.run_text import printed_figures, shown_name
 from launcher.cli.text.stdout import as_argument

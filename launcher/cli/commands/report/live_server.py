@@ -146,8 +146,6 @@ class Server(ThreadingTCPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handles one connection."""
-
     server: Server
     connection: socket
     protocol_version = "HTTP/1.1"

@@ -56,7 +56,6 @@ def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]
 
 
 def when(facts: RunFacts) -> str:
-    """Return the run's host, start and end."""
     started_ns = facts.state.started_ns
     start = ", ".join(filter(None, (facts.state.host, _moment(started_ns) if started_ns else "never started")))
     return start + (f" to {_moment(facts.ended_ns)}" if facts.ended_ns else "")

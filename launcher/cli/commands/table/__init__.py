@@ -11,7 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("launcher.cli.commands.table.explain:explain", "Explain what a code of `tlaunch validate` means."),
     "diff": ("launcher.cli.commands.table.diff:diff", "Check whether HCCL accepts two files as the same table."),
     "generate": ("launcher.cli.commands.table.generate:generate", "Write the table of servers and their devices."),
-    "merge": ("launcher.cli.commands.table.table_merge:merge", "Merge the tables of several servers."),
+    "merge": ("launcher.cli.commands.table.convert:merge", "Merge the tables of several servers."),
     "convert": ("launcher.cli.commands.table.convert:convert", "Write the table FILE in another format."),
     "fix": ("launcher.cli.commands.table.fix:fix", "Repair faults that have only one possible repair."),
 }

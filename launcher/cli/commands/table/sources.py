@@ -36,8 +36,6 @@ SAME = "same"  # used in place of the server's own address
 
 @frozen
 class Wanted:
-    """The options of `generate`, as typed."""
-
     hccn_conf: Path | None
     hccn_tool: bool
     nvidia_smi: bool
@@ -57,11 +55,7 @@ class Wanted:
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """Return the additional keys of a server, for `Server.options`.
-
-    Raises:
-        UsageError: "same" was given, but the server's name is not an address.
-    """
+    """Return the additional keys of a server; raise UsageError for "same" if its name is not an address."""
     own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
     if own is None and SAME in wanted.addresses.values():
         key = next(key for key, address in wanted.addresses.items() if address == SAME)
