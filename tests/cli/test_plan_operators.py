@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from launcher.cli.commands.plan.graph import dot_of, svg_of
-from launcher.cli.commands.plan.table import lines_of, lines_of_all
+from launcher.cli.commands.plan.operators import lines_of, lines_of_all
 from launcher.cli.text.columns import columns_of
 from launcher.core.codec import encode
 from launcher.core.run_dir import strategy_name

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from launcher.cli.commands.report.charts import Chart, Series
-from launcher.cli.commands.report.curves import MAX_BUCKETS, SIDE, drawn, thinned
-from launcher.cli.commands.report.live import LiveView
+from launcher.cli.commands.report.live import MAX_BUCKETS, SIDE, LiveView, drawn, thinned
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.machine.proc import identify

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -15,15 +14,16 @@ from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import PathType
 from launcher.cli.text.output_file import put
-from launcher.cli.text.stdout import write_out
+from launcher.cli.text.stdout import write_lines, write_out
 from launcher.cli.training.model_choice import translation_model
-from launcher.cli.training.translators import Decoding, run_translator
-from launcher.core.errors import EXIT_OK, UsageError
+from launcher.cli.training.translators import run_translator
+from launcher.core.errors import UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable
 from launcher.corpus.text_files import read_lines
 
 A_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
+SCORES = {"BLEU": "bleu", "BLEU, tokenized": "bleu_tokenized", "chrF": "chrf"}
 EPILOG = """\b
 Examples:
   tlaunch evaluate --source test.en --reference test.fr     # the latest run's model
@@ -68,7 +68,7 @@ not UTF-8, files of different lengths, or a package for scores is not installed;
 @runs_dir_option
 def evaluate(
     *, model: str, source: Path, reference: Path, output: Path | None, as_json: bool, runs_dir: Path, **decoding: Any
-) -> int:
+) -> None:
     """Score a trained model's translations with BLEU and chrF.
 
     Translates the source file and compares the result with the reference.
@@ -94,16 +94,11 @@ def evaluate(
         facts = {"model": called, "sentences": len(lines), "beam": how.beam, "alpha": how.alpha}
         write_out(json.dumps({**facts, **found["scores"]}, indent=2, ensure_ascii=False) + "\n")
     else:
-        write_out(_score_text(called, len(lines), how, found["scores"]))
+        shown = [f"{printable(called)}: {counted(len(lines), 'sentence')}, beam {how.beam}, alpha {how.alpha:g}"]
+        for title, name in SCORES.items():
+            score = found["scores"][name]
+            shown.append(f"{title:<15}  {score['score']:6.2f}  {score['signature']}")
+        write_lines(shown)
     if output is not None:  # last, so that the scores are printed even if the file cannot be written
         content = "".join(f"{text}\n" for text in found["hypotheses"]).encode(errors="replace")
         put(str(output), content, hint="--output FILE")
-    return EXIT_OK
-
-
-def _score_text(called: str, count: int, how: Decoding, scores: Mapping[str, Mapping[str, Any]]) -> str:
-    names = {"BLEU": "bleu", "BLEU, tokenized": "bleu_tokenized", "chrF": "chrf"}
-    lines = [f"{printable(called)}: {counted(count, 'sentence')}, beam {how.beam}, alpha {how.alpha:g}"]
-    for title, name in names.items():
-        lines.append(f"{title:<15}  {scores[name]['score']:6.2f}  {scores[name]['signature']}")
-    return "".join(f"{line}\n" for line in lines)

@@ -76,7 +76,11 @@ def rerun(
 ) -> None:
     run_dir = chosen_to_rerun(runs_dir, run, yes=yes or dry_run)
     recorded, cwd = recorded_options(run_dir)
-    given = {name: value for name, value in options.items() if _is_given(context, name, value)}
+    given = {
+        name: value
+        for name, value in options.items()
+        if (value if name == "command" else context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    }
     given |= {name: _absolute(given[name]) for name in PATHS if name in given}
     if "command" in given and given["command"][0].startswith("-"):
         given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
@@ -118,12 +122,6 @@ def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
     if not variables:
         return f"give {others} again on the command line"
     return f"set them in this shell and pass them on: {line}" + (f"; also give {others} again" if others else "")
-
-
-def _is_given(context: click.Context, name: str, value: Any) -> bool:
-    if name == "command":
-        return bool(value)
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:

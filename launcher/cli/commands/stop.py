@@ -13,7 +13,7 @@ from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.saved_text import going_on
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.verdict_text import rank_list
-from launcher.core.errors import EXIT_FAILURE, TlaunchError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, TlaunchError
 from launcher.core.text import shell_word
 from launcher.runs import ending
 from launcher.runs.ending import StopOutcome, Stopped
@@ -44,8 +44,7 @@ WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
 @active_run_argument
-@click.pass_context
-def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
+def stop(*, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> int:
     run_dir = chosen_only(runs_dir, run)
     try:
         stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
@@ -58,17 +57,21 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:
         for line in going_on(run_dir, as_argument(run_dir)):
             say(line)
-    if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH}:
-        context.exit(EXIT_FAILURE)
+    return EXIT_FAILURE if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH} else EXIT_OK
 
 
 def _report(stopped: Stopped, *, kill: bool) -> str:
     name, how = shown_name(stopped.state), describe_run(stopped.state)
     match stopped.outcome:
         case StopOutcome.ENDED:
-            killed = stopped.state.attempts[-1].killed
-            forced = f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""
-            return f"{name}: {how}{_orphans(stopped) if stopped.orphans else forced}"
+            ended = ""
+            if stopped.orphans:  # ranks that outlived launcher and agent
+                ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
+                when = f"after {stopped.grace_s:g} s of grace" if stopped.grace_s else "at once"
+                ended += f", {rank_list(stopped.killed)} by SIGKILL {when}" if stopped.killed else ""
+            elif killed := stopped.state.attempts[-1].killed:
+                ended = f"; {counted(killed, 'process', 'processes')} had to be killed"
+            return f"{name}: {how}{ended}"
         case StopOutcome.NOT_RUNNING:
             return f"{name} is not running: {how}"
         case StopOutcome.STILL_ENDING:
@@ -82,11 +85,3 @@ def _report(stopped: Stopped, *, kill: bool) -> str:
             there = "run `tlaunch stop` on its machine, or end the job that it belongs to"
             hint = WAYS_OUT.get(stopped.state.state, there)
             return f"error: {name} cannot be stopped from here: it is {how}\nhint: {hint}"
-
-
-def _orphans(stopped: Stopped) -> str:
-    ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
-    if not stopped.killed:
-        return ended
-    when = f"after {stopped.grace_s:g} s of grace" if stopped.grace_s else "at once"
-    return f"{ended}, {rank_list(stopped.killed)} by SIGKILL {when}"

@@ -15,7 +15,7 @@ from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.training.model_choice import translation_model
 from launcher.cli.training.translators import run_translator
-from launcher.core.errors import EXIT_OK, UnreadableError
+from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import LATEST
 
 EPILOG = """\b
@@ -39,7 +39,7 @@ damaged model, or a line that is not UTF-8 or longer than 1 MiB (lines before it
 @click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
 @decoding_options
 @runs_dir_option
-def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
+def translate(*, model: str, runs_dir: Path, **decoding: Any) -> None:
     """Translate lines from stdin with a trained model.
 
     MODEL is a run, a checkpoint of any layout, or a directory with a trained model. For a run, the final model or the
@@ -49,15 +49,10 @@ def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
         raise UnreadableError(
             "stdin is closed, so there is nothing to translate", hint="redirect a file to stdin: < FILE"
         )
+    stdin = os.fstat(sys.stdin.fileno())
+    total_bytes = stdin.st_size if stat.S_ISREG(stdin.st_mode) else None  # unknown for a terminal or pipe
     with translation_model(runs_dir, model) as (directory, called):
         run_translator(
             directory, decoding_of(**decoding), "--name", called,
-            stdin=None, output=sys.stdout.fileno(), total_bytes=_size_of_stdin(),
+            stdin=None, output=sys.stdout.fileno(), total_bytes=total_bytes,
         )  # fmt: skip
-    return EXIT_OK
-
-
-def _size_of_stdin() -> int | None:
-    """Return the size in bytes if stdin is a file; None for a terminal or pipe."""
-    found = os.fstat(sys.stdin.fileno())
-    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
 MAX_REPAIRED_BYTES = 1 << 20  # of a table whose possible repairs are counted
 HEAD_BYTES = 1 << 16  # of a large file in a directory: enough to recognise a rank table
+NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})
 MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
 
 
@@ -75,10 +75,16 @@ class Checked:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")
 @click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
-@click.pass_context
 def validate(
-    context: click.Context, /, files: tuple[str, ...], *, chip: str, consumer: str, as_json: bool, **options: Any
-) -> None:
+    files: tuple[str, ...],
+    *,
+    chip: str,
+    consumer: str,
+    as_json: bool,
+    strict: bool,
+    quiet: bool,
+    colour: bool | None,
+) -> int:
     """Check rank tables as HCCL does.
 
     FILE may be - for stdin, or a directory: every *.json below it is checked that has the keys or the name of a rank table
@@ -87,28 +93,28 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("`-` is given twice, but stdin can be read only once")
-    settings = Settings(options["strict"], options["quiet"], screen_of(sys.stdout, options["colour"]))
+    settings = Settings(strict, quiet, screen_of(sys.stdout, colour))
     others: list[Path] = []
     profile = Profile(chip=chip, consumer=consumer)
     checked = check_all(files, profile, others)
     elements, exit_code = [], EXIT_OK
     for each in checked:
-        exit_code = max(exit_code, each.exit_code(strict=settings.strict))
+        exit_code = max(exit_code, each.exit_code(strict=strict))
         if each.error is not None:
             say(f"error: {each.error}")
         if as_json:
-            elements.append(to_json(each, strict=settings.strict))
+            elements.append(to_json(each, strict=strict))
         elif each.report is not None:
             write_out(to_text(each.report, settings))
-            if each.name != STDIN and not passes(each.report, strict=settings.strict):
+            if each.name != STDIN and not passes(each.report, strict=strict):
                 for line in _repairable(each.report, profile):
                     write_out(f"{settings.screen.prose(line)}\n")
     if as_json:
         write_out(json_text(elements))
-    if others and not settings.quiet:
+    if others and not quiet:
         are = "file is not a rank table" if len(others) == 1 else "files are not rank tables"
         say(f"{len(others):,} other *.json {are}: {_names(others)}")
-    context.exit(exit_code)
+    return exit_code
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
@@ -146,10 +152,14 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 def to_text(report: TableReport, settings: Settings) -> str:
     """Return the problems with their source lines, then a summary; empty if --quiet suppresses everything."""
-    style = partial(_coloured, settings.screen)
-    problems = render_each(report.problems, report.document, str(report.path), style, columns=settings.screen.columns)
+    screen = settings.screen
+
+    def style(place: str, kind: str, severity: Severity) -> tuple[str, str]:
+        return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
+
+    problems = render_each(report.problems, report.document, str(report.path), style, columns=screen.columns)
     closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
-    return "".join(f"{settings.screen.prose(part)}\n" for part in (*problems, closing) if part)
+    return "".join(f"{screen.prose(part)}\n" for part in (*problems, closing) if part)
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
@@ -172,7 +182,11 @@ def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
 
 def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
     closed: list[OSError] = []
-    paths = sorted(json_files(directory, closed.append))
+    paths: list[Path] = []
+    for folder, folders, names in os.walk(directory, onerror=closed.append):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
+        paths += [Path(folder, name) for name in names if name.endswith(".json")]
+    paths.sort()
     for error in closed:
         name = str(error.filename)
         yield Checked(name, None, UnreadableError(f"{name} cannot be read: {error.strerror}"))
@@ -224,21 +238,3 @@ def _closing(report: TableReport, settings: Settings) -> str:
     size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
     warnings = f", {count}" if report.problems else ""
     return f"{name}: valid{kind} table: {size}{warnings}"
-
-
-def _coloured(screen: Screen, place: str, kind: str, severity: Severity) -> tuple[str, str]:
-    return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
-
-
-NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})
-
-
-def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
-    """Yield every *.json below `directory`, in any order.
-
-    Hidden directories and directories of installed packages are skipped. `report_error` is called with the error of
-    each directory that cannot be listed.
-    """
-    for folder, folders, names in os.walk(directory, onerror=report_error):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
-        yield from (Path(folder, name) for name in names if name.endswith(".json"))

@@ -33,8 +33,7 @@ UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
 @active_run_argument
-@click.pass_context
-def wait(context: click.Context, *, run: str | None, timeout: float | None, runs_dir: Path) -> None:
+def wait(*, run: str | None, timeout: float | None, runs_dir: Path) -> int:
     watch = RunStatusReader(chosen_live(runs_dir, run))
     until_s = None if timeout is None else time.monotonic() + timeout
     while not (state := watch.look()).state.over:
@@ -42,7 +41,7 @@ def wait(context: click.Context, *, run: str | None, timeout: float | None, runs
             raise TlaunchError(f"cannot wait for {shown_name(state)}: it is {describe_run(state)}")
         if until_s is not None and time.monotonic() >= until_s:
             say(f"{shown_name(state)}: {describe_run(state)}")
-            context.exit(EXIT_HUNG)
+            return EXIT_HUNG
         time.sleep(LOOK_S)
     say(f"{shown_name(state)}: {describe_run(state)}")
-    context.exit(EXIT_FAILURE if state.exit_code is None else state.exit_code)
+    return EXIT_FAILURE if state.exit_code is None else state.exit_code

@@ -16,7 +16,7 @@ from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted
 from launcher.cli.text.progress_bar import progress_bar
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
@@ -65,7 +65,7 @@ def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
             content = {"paths": list(map(str, paths)), "same_state": found.is_same_state, **encode(found)}
             write_out(json_text(content))
         else:
-            write_out("".join(f"{line}\n" for line in _lines(stored, others, found)))
+            write_lines(_lines(stored, others, found))
     return EXIT_OK if found.is_same_state else EXIT_FAILURE
 
 

@@ -17,7 +17,7 @@ from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted, duration, number, size
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
@@ -73,7 +73,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     elif found:
         rows = [_columns(path, index, is_best=path in best) for path, index in found]
         lines = aligned(HEADER, rows, right=frozenset({"STEP", "AGE", "SIZE"}))
-        write_out("".join(f"{line}\n" for line in lines))
+        write_lines(lines)
     else:
         say("there are no checkpoints")
 
@@ -115,7 +115,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> N
         for name, shape in index.tensors.items()
     ]
     lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
-    write_out("".join(f"{line}\n" for line in lines))
+    write_lines(lines)
 
 
 @click.command(epilog=VERIFY_EPILOG)
@@ -132,7 +132,7 @@ def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     for path in dict.fromkeys(paths):
         problems = list(map(printable, findings(path)))
         damaged += bool(problems)
-        write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: intact"]))
+        write_lines(problems or [f"{printable(str(path))}: intact"])
     return EXIT_FAILURE if damaged else EXIT_OK
 
 

@@ -28,7 +28,7 @@ from launcher.cli.options.precedence import given_last
 from launcher.cli.options.types import complete_files
 from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.columns import awaited, server_list
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.text.style import screen_of
 from launcher.cluster.job import EXAMINATION, Plan
 from launcher.cluster.join import Endpoint
@@ -230,7 +230,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
     if as_json:
         write_out(json_text(report_to_json(examination, findings)))
     else:
-        write_out("".join(f"{line}\n" for line in report_lines(examination, findings, screen_of(sys.stdout))))
+        write_lines(report_lines(examination, findings, screen_of(sys.stdout)))
     return exit_code
 
 

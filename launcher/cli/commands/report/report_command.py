@@ -26,7 +26,7 @@ from launcher.cli.options.types import NAME_OR_PATH
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
 from launcher.cli.text.run_text import describe_run, shown_name
-from launcher.cli.text.stdout import as_argument, say, write_out
+from launcher.cli.text.stdout import as_argument, say, write_lines, write_out
 from launcher.core.codec import json_text
 from launcher.core.errors import UsageError
 from launcher.logs.terminal import escaped
@@ -100,7 +100,7 @@ def report(
     if html is None and not as_json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
         plain = not has_blocks(sys.stdout.encoding)
-        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
+        write_lines(to_lines(facts, width, plain=plain))
     if html is not None:
         _write_page(facts, html)
 
