@@ -98,8 +98,7 @@ class _Exec(TakesCommand):
 @of_run.master_port_option("derived from the job ID")
 @click.option("--no-log", is_flag=True, help="Write no train.log; leave stdout and stderr to the engine.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
-@click.pass_context
-def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
+def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
     """Become one rank of a job that mpirun or srun started.
 
     The engine starts this command once per device. It checks the program, layout and server, then replaces itself with
@@ -123,7 +122,7 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
         if not no_log:  # with --no-log the engine has it already; duplicated last, so that no other process inherits it
             os.set_inheritable(stderr := os.dup(2), True)
         argv = bootstrap_argv(joined.program.python, run_dir.device(global_rank), stderr)
-    context.exit(become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank)))
+    return become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank))
 
 
 @frozen
@@ -199,24 +198,16 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
 
 
 def _check_port(port: int) -> None:
-    """Check that rank 0 can listen on the port.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Raise UsageError if rank 0 cannot listen on the port."""
     try:
         check_port(port)
     except UsageError as error:
-        hint = "choose another port with --master-port N, the same for all ranks"
-        raise UsageError(error.message, hint=hint) from error
+        error.hint = "choose another port with --master-port N, the same for all ranks"
+        raise
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """Return a warning if the table's only server may be another machine. Blocks during name lookups.
-
-    Raises:
-        TlaunchError: the rank belongs to another server.
-    """
+    """Return a warning if the table's only server may be another machine; raise if the rank belongs to another server."""
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)

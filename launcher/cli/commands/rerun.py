@@ -73,7 +73,7 @@ class _Rerun(TakesCommand):
 @click.pass_context
 def rerun(
     context: click.Context, /, *, run: str | None, dry_run: bool, yes: bool, runs_dir: Path, **options: Any
-) -> None:
+) -> int:
     run_dir = chosen_to_rerun(runs_dir, run, yes=yes or dry_run)
     recorded, cwd = recorded_options(run_dir)
     given = {
@@ -92,7 +92,7 @@ def rerun(
         write_out(f"{line}\n")
         if secrets:
             say(f"note: fill in the masked values: {secrets}")
-        context.exit(EXIT_OK)
+        return EXIT_OK
     if secrets:
         raise UsageError(
             f"the record of {run_dir.root.name} masks secrets: {secrets}", hint=_how_to_give(again, run_dir)
@@ -106,7 +106,7 @@ def rerun(
         os.chdir(cwd)
     except OSError as error:
         raise UnreadableError(f"cannot enter {cwd}, the run's working directory: {error.strerror}") from error
-    context.exit(start.run(again).exit_code)
+    return start.run(again).exit_code
 
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]

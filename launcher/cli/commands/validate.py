@@ -27,6 +27,7 @@ from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
 from launcher.rank_table.diagnostics import count_problems, render_each
+from launcher.rank_table.fix import fix_table
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.table_reader import parse_rank_table, read_bytes, read_head
 
@@ -167,8 +168,6 @@ def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return
-    from launcher.rank_table.fix import fix_table  # not needed for valid tables
-
     fixed = fix_table(text, report.path, profile)
     found: Counter[tuple[str | None, int]] = Counter((problem.code, problem.line) for problem in report.problems)
     repaired = Counter((repair.code, repair.line) for repair in fixed.repairs)

@@ -114,15 +114,14 @@ class _LayoutFree(TakesCommand):
 @click.pass_context
 def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
-) -> None:
+) -> int:
     """Check all servers for problems that would break a run."""
     try:
-        exit_code = _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
+        return _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
     except TlaunchError as error:
         if as_json:
             write_out(json_text(refusal_to_json(error)))
         raise
-    context.exit(exit_code)
 
 
 AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination do not join each other

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
@@ -23,9 +22,8 @@ from launcher.cli.text.run_status_line import PartialLines
 from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError
-from launcher.logs.collapse import Shown, collapse
+from launcher.logs.collapse import collapse
 from launcher.logs.levels import LEVELS
-from launcher.logs.lines import Line
 from launcher.logs.log_merge import merge
 from launcher.logs.tracebacks import MARKS, first_tracebacks
 from launcher.runs.progress import State
@@ -109,18 +107,8 @@ cannot be written; 130 Ctrl-C.
 )
 @click.option("--exit-code", is_flag=True, help="With --follow, exit with the run's exit code.")
 @run_argument
-@click.pass_context
-def logs(context: click.Context, /, *, run: str | None, runs_dir: Path, **options: Any) -> None:
-    context.exit(show(runs_dir, run, LogOptions(**options)))
-
-
-def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
-    """Write the chosen lines to stdout, and return the exit code. With --follow, blocks until the run ends.
-
-    Raises:
-        UsageError: an option does not apply to this run.
-        UnreadableError: there is no such run, it has no record, or stdout cannot be written.
-    """
+def logs(*, run: str | None, runs_dir: Path, **settings: Any) -> int:
+    options = LogOptions(**settings)
     chosen = choose(runs_dir, run, options)
     exit_code = None
     with closing(chosen.logs):
@@ -157,22 +145,19 @@ def _show_all(chosen: ChosenLogs) -> None:
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())
     else:
-        writer.write(_all_that_is(chosen))
+        selection = Selection(selector, chosen.shape)
+        of_rank = {rank: log.with_partial() for rank, log in logs.of_rank.items()}
+        arrange = (
+            merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
+        )
+        if options.lines is not None and options.selects:
+            lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})
+        else:
+            lines = selection.of(arrange(of_rank))
+        writer.write(collapse(lines, of_rank) if options.collapsed else lines)
         chosen.say_what_is_missing()
         if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
             say(f"{lines_of(undated)} have no time: they are shown rank by rank, not in the order of writing")
-
-
-def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:
-    logs, options = chosen.logs, chosen.options
-    selection = Selection(chosen.selector, chosen.shape)
-    of_rank = {rank: log.with_partial() for rank, log in logs.of_rank.items()}
-    arrange = merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
-    if options.lines is not None and options.selects:
-        lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})
-    else:
-        lines = selection.of(arrange(of_rank))
-    return collapse(lines, of_rank) if options.collapsed else lines
 
 
 LOOK_S = 0.5  # between two checks of the run's state; also the time to read on after the files are removed
@@ -201,10 +186,7 @@ def show_live(chosen: ChosenLogs) -> int:
     return EXIT_FAILURE if state.exit_code is None else state.exit_code
 
 
-_FOLLOWED_UNTIL = {
-    State.ELSEWHERE: "its files show that it has ended",
-    State.UNWATCHED: "all its ranks have ended",
-}
+_FOLLOWED_UNTIL = {State.ELSEWHERE: "its files show that it has ended", State.UNWATCHED: "all its ranks have ended"}
 
 
 def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:

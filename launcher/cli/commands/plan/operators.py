@@ -18,7 +18,7 @@ from launcher.cli.text.columns import aligned, columns_of, fitted, size
 from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import write_lines, write_out
 from launcher.core.codec import encode, json_text
-from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.text import printable, ranges
 from launcher.sharding.report_set import AlikeRanks, equal_ranks, read_all, read_of_rank, reported_ranks
 from launcher.sharding.strategy import written
@@ -68,13 +68,13 @@ def operators(
     dot: Path | None,
     as_json: bool,
     runs_dir: Path,
-) -> int:
+) -> None:
     if rank is not None and all_ranks:
         raise UsageError("--rank shows one rank, --all shows all", hint="give one of them")
     files = [(option, path) for option, path in (("--svg", svg), ("--dot", dot)) if path is not None]
     if files and (as_json or collectives):
         raise UsageError(f"{files[0][0]} writes a file, --json and --collectives print", hint="give one of them")
-    reports = _reports(_directory(runs_dir, run), rank, all_ranks=all_ranks)
+    reports = _reports(runs_dir, run, rank, all_ranks=all_ranks)
     if files:
         text = dot_of(reports)
         contents = [svg_of(text) if path is svg else text.encode() for _, path in files]
@@ -85,35 +85,29 @@ def operators(
         write_out(json_text(encode(reports if all_ranks else reports[0])))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-        lines = (
-            lines_of_all(equal_ranks(reports), width, only_collectives=collectives)
-            if all_ranks
-            else lines_of(reports[0], width, only_collectives=collectives)
-        )
-        write_lines(lines)
-    return EXIT_OK
+        if all_ranks:
+            write_lines(lines_of_all(equal_ranks(reports), width, only_collectives=collectives))
+        else:
+            write_lines(lines_of(reports[0], width, only_collectives=collectives))
 
 
-def _directory(runs_dir: Path, run: str | None) -> Path:
-    """Return the directory of a run's strategy reports. `run` may also name that directory.
+def _reports(runs_dir: Path, run: str | None, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
+    """Return the report of one rank of a run, or of all ranks. `run` may also name the directory of its reports.
 
     Raises:
-        UnreadableError: there is no such run, or it has no report.
+        UnreadableError: there is no such run or rank, or a report is missing or damaged.
         UsageError: several run names begin with `run`.
     """
     if run is not None and reported_ranks(Path(run)):
-        return Path(run)
-    run_dir = chosen(runs_dir, run)
-    if not reported_ranks(run_dir.strategy):
-        raise UnreadableError(
-            f"{run_dir.root.name}: this run has no strategy report",
-            hint="use `tlaunch run --save-strategy`; the bundled trainer writes a report after its second step",
-        )
-    return run_dir.strategy
-
-
-def _reports(directory: Path, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
-    """Return the report of one rank, or the reports of all ranks; raise UnreadableError if one is missing or damaged."""
+        directory = Path(run)
+    else:
+        run_dir = chosen(runs_dir, run)
+        directory = run_dir.strategy
+        if not reported_ranks(directory):
+            raise UnreadableError(
+                f"{run_dir.root.name}: this run has no strategy report",
+                hint="use `tlaunch run --save-strategy`; the bundled trainer writes a report after its second step",
+            )
     if all_ranks:
         return read_all(directory)
     known = reported_ranks(directory)
@@ -151,17 +145,14 @@ def lines_of_all(groups: Sequence[AlikeRanks], width: int, *, only_collectives: 
         if len(group.ranks) == 1:
             yield f"rank {group.ranks[0]}:"
         else:
-            but = f", except for {_joined(group.but_for)}" if group.but_for else ""
+            words = " and ".join(filter(None, (", ".join(group.but_for[:-1]), *group.but_for[-1:])))
+            but = f", except for {words}" if words else ""
             yield f"ranks {ranges(group.ranks)} do the same{but}; rank {group.ranks[0]}:"
         yield from _body(group.reports[0], width, only_collectives=only_collectives)
 
 
 def _origin(report: StrategyReport) -> str:
     return "as planned" if report.step is None else f"recorded in step {report.step}"
-
-
-def _joined(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _body(report: StrategyReport, width: int, *, only_collectives: bool) -> Iterator[str]:
@@ -177,7 +168,18 @@ def _body(report: StrategyReport, width: int, *, only_collectives: bool) -> Iter
         yield from whole
     if shown:
         yield ""
-        rows = list(map(_collective, shown))
+        rows = [
+            (
+                printable(one.operator) or "-",
+                one.phase,
+                one.kind,
+                " > ".join(map(str, one.group)) if one.kind in {"send", "receive"} else ranges(one.group),
+                size(one.bytes),
+                str(one.count),
+                printable(one.what),
+            )
+            for one in shown
+        ]
         yield from fitted(COLLECTIVES, rows, width, giving_way=COLLECTIVES_GIVE, right=RIGHT)
     yield ""
     yield from _sums(report)
@@ -207,19 +209,6 @@ def _in_short(collectives: Sequence[ReportCollective]) -> Iterator[str]:
         count = sum(one.count for one in members)
         total = size(sum(one.bytes * one.count for one in members))
         yield f"{f'{count} ' * (count > 1)}{kind} {total} over {ranges(group)}"
-
-
-def _collective(one: ReportCollective) -> tuple[str, ...]:
-    group = " > ".join(map(str, one.group)) if one.kind in {"send", "receive"} else ranges(one.group)
-    return (
-        printable(one.operator) or "-",
-        one.phase,
-        one.kind,
-        group,
-        size(one.bytes),
-        str(one.count),
-        printable(one.what),
-    )
 
 
 def _sums(report: StrategyReport) -> Iterator[str]:

@@ -6,8 +6,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from html import escape
 from itertools import compress
 from math import isnan, nan
@@ -69,19 +68,12 @@ VARIABLES = {
 }  # fmt: skip
 
 
-@contextmanager
-def _style() -> Iterator[None]:
-    """Use the report's style instead of matplotlibrc, and suppress warnings about missing glyphs."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
-        yield
-
-
 def to_svg(chart: Chart | RankChart) -> str:
     """Return a chart as an SVG element for HTML, with the page's colours and with tooltips."""
-    with _style():
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about missing glyphs
+        mpl.rcdefaults()  # the report's style instead of matplotlibrc
+        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
         width = WIDTH / 2 if isinstance(chart, Chart) else WIDTH
         figure, tips = _figure(chart, width)
         file = io.StringIO()

@@ -196,6 +196,7 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
     validation = next(reversed(with_loss or course.validations), None)
     losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]
     best_loss, best_loss_step = min(losses, key=itemgetter(0), default=(None, None))
+    memory = chain.from_iterable((each.peak_memory_bytes, each.memory_bytes) for each in metrics.steps)
     speeds = [speed for each in own.steps if (speed := finite(each.tokens_per_s)) is not None]
     return Totals(
         attempts=len(state.attempts),
@@ -208,15 +209,7 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
         validation_step=validation.step if validation else None,
         perplexity=validation.perplexity if validation else None,
         tokens_per_s=statistics.median(speeds) if speeds else None,
-        peak_memory_bytes=max(
-            (
-                size
-                for each in metrics.steps
-                for size in (each.peak_memory_bytes, each.memory_bytes)
-                if size is not None
-            ),
-            default=None,
-        ),
+        peak_memory_bytes=max((size for size in memory if size is not None), default=None),
         step_s=finite(median_of(own.steps, "step_s")),
         step_shares=part_shares(own.steps),
         padding_share=finite(median_of(own.steps, "padding_share")),
