@@ -114,7 +114,7 @@ def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
     with reported_once(rank):
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
     run_dir, global_rank = joined.run_dir, joined.rank.global_rank
-    if joined.starts_scheduler:
+    if global_rank == 0 and joined.spec.supervision.scheduler is not None:
         start_scheduler(joined.spec, joined.environment)
     argv = joined.rank.argv
     if joined.program.python is not None:
@@ -132,10 +132,6 @@ class _Joined:
     rank: RankSpec
     run_dir: RunDir
     environment: Mapping[str, str]
-
-    @property
-    def starts_scheduler(self) -> bool:
-        return self.rank.global_rank == 0 and self.spec.supervision.scheduler is not None
 
 
 def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:

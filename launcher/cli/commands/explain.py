@@ -64,8 +64,6 @@ MAX_PROSE_COLUMNS = 100
 
 @frozen
 class Explained:
-    """One rank of a run, with the variables to show."""
-
     draft: Draft
     request: Request
     variables: tuple[Variable, ...]
@@ -164,7 +162,14 @@ def _lines(explained: Explained) -> Iterator[str]:
         cpus = f"{ranges(share.cpus)} ({share.reason})"
     yield printable(f"cpus: {cpus}")
     yield ""
-    yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
+    rows = [("NAME", "VALUE", "ORIGIN")]
+    for variable in explained.variables:
+        value = REMOVED if variable.value is None else masked(variable.name, variable.value)
+        origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
+        if variable.instead_of is not None:
+            origin += f", was {masked(variable.name, variable.instead_of)}"
+        rows.append((variable.name, value, origin))
+    yield from _in_columns(rows)
     if explained.conflicts:
         yield ""
         for conflict in explained.conflicts:  # variables of the shell that tlaunch keeps from ranks, or passes on
@@ -193,14 +198,6 @@ def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
             beginning = ""
         yield f"{beginning:<{at - 2}}  {first}"
         yield from (f"{'':<{at}}{line}" for line in more)
-
-
-def _row(variable: Variable) -> tuple[str, str, str]:
-    value = REMOVED if variable.value is None else masked(variable.name, variable.value)
-    origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
-    if variable.instead_of is not None:
-        origin += f", was {masked(variable.name, variable.instead_of)}"
-    return variable.name, value, origin
 
 
 def _to_json(explained: Explained) -> dict[str, Any]:

@@ -125,7 +125,6 @@ def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
 
 
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the recorded command with `arguments` appended."""
     if not recorded.command:
         message = f"`{arguments[0]}` is not a program, and {name} ran the bundled trainer, which takes settings, not arguments"
         raise UsageError(message, hint="change a setting with --set KEY=VALUE, without the dashes")

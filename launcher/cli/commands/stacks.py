@@ -91,13 +91,10 @@ def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, run
 
 
 def parse_ranks(text: str) -> tuple[RankRange, ...]:
-    """Parse a list of ranks into ranges.
+    """Parse a list of ranks into ranges; raise UsageError if it is not one.
 
     >>> parse_ranks("0,3-5")
     ((0, 0), (3, 5))
-
-    Raises:
-        UsageError: `text` is not a list of ranks.
     """
     ranges = []
     for part in text.split(","):

@@ -181,9 +181,12 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
     def beat_age_s(rank: RankStatus) -> float | None:
         return age_s(rank.figures.heartbeat.time_ns if rank.figures.heartbeat else None, state.looked_ns)
 
+    def servers(values: Sequence[str], _text: Callable[[str], str]) -> str:
+        return values[0] if len(set(values)) == 1 else counted(len(set(values)), "server")
+
     return (
         Column("RANK", lambda rank: rank.look.global_rank, joined=listed),
-        Column("SERVER", lambda rank: one_line(rank.place.server_id) if rank.place else UNKNOWN, joined=_servers),
+        Column("SERVER", lambda rank: one_line(rank.place.server_id) if rank.place else UNKNOWN, joined=servers),
         Column("DEVICE", lambda rank: rank.place.device_id if rank.place else None, _or_unknown, listed),
         Column("STATE", state_of, joined=same),
         Column("PID", lambda rank: rank.look.process.pid if rank.look.process else None, _or_unknown, same),
@@ -199,11 +202,6 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
 def _end_of(rank: RankStatus) -> str:
     look = rank.look
     return UNKNOWN if look.status is None else one_line(look.reason) if look.reason else describe_status(look.status)
-
-
-def _servers(values: Sequence[str], _text: Callable[[str], str]) -> str:
-    count = len(set(values))
-    return values[0] if count == 1 else counted(count, "server")
 
 
 def _or_unknown(value: int | None) -> str:

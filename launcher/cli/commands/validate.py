@@ -47,13 +47,6 @@ MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
 
 
 @frozen
-class Settings:
-    strict: bool
-    quiet: bool
-    screen: Screen
-
-
-@frozen
 class Checked:
     """A file and the result of checking it. Invariant: exactly one of `report` and `error` is set."""
 
@@ -94,7 +87,7 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("`-` is given twice, but stdin can be read only once")
-    settings = Settings(strict, quiet, screen_of(sys.stdout, colour))
+    screen = screen_of(sys.stdout, colour)
     others: list[Path] = []
     profile = Profile(chip=chip, consumer=consumer)
     checked = check_all(files, profile, others)
@@ -106,10 +99,10 @@ def validate(
         if as_json:
             elements.append(to_json(each, strict=strict))
         elif each.report is not None:
-            write_out(to_text(each.report, settings))
+            write_out(_text(each.report, screen, strict=strict, quiet=quiet))
             if each.name != STDIN and not passes(each.report, strict=strict):
                 for line in _repairable(each.report, profile):
-                    write_out(f"{settings.screen.prose(line)}\n")
+                    write_out(f"{screen.prose(line)}\n")
     if as_json:
         write_out(json_text(elements))
     if others and not quiet:
@@ -151,16 +144,23 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
     }
 
 
-def to_text(report: TableReport, settings: Settings) -> str:
+def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> str:
     """Return the problems with their source lines, then a summary; empty if --quiet suppresses everything."""
-    screen = settings.screen
 
     def style(place: str, kind: str, severity: Severity) -> tuple[str, str]:
         return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
 
-    problems = render_each(report.problems, report.document, str(report.path), style, columns=screen.columns)
-    closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
-    return "".join(f"{screen.prose(part)}\n" for part in (*problems, closing) if part)
+    parts = list(render_each(report.problems, report.document, str(report.path), style, columns=screen.columns))
+    name, count = printable(str(report.path)), count_problems(report.problems)
+    if not report.valid:
+        parts.append(f"{name}: {count}")
+    elif strict and report.problems:
+        parts.append(f"{name}: {count}, but --strict allows none")
+    elif not quiet:
+        kind = "" if report.format is None else f" {report.format.value}"
+        size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
+        parts.append(f"{name}: valid{kind} table: {size}{f', {count}' if report.problems else ''}")
+    return "".join(f"{screen.prose(part)}\n" for part in parts)
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
@@ -225,15 +225,3 @@ def _check_found(path: Path, profile: Profile) -> Checked | None:
 def _names(paths: Sequence[Path]) -> str:
     more = len(paths) - MAX_OTHERS
     return ", ".join(map(str, paths[:MAX_OTHERS])) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _closing(report: TableReport, settings: Settings) -> str:
-    name, count = printable(str(report.path)), count_problems(report.problems)
-    if not report.valid:
-        return f"{name}: {count}"
-    if settings.strict and report.problems:
-        return f"{name}: {count}, but --strict allows none"
-    kind = "" if report.format is None else f" {report.format.value}"
-    size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
-    warnings = f", {count}" if report.problems else ""
-    return f"{name}: valid{kind} table: {size}{warnings}"

@@ -40,7 +40,6 @@ rank had failed or was missing. For a run of `tlaunch exec`, only failures that 
 
 Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """
-NOTE_NONE = "killed ranks and programs other than Python record none"
 
 
 @click.command(epilog=EPILOG, help=f"Show which rank failed first and why.\n\n{RUN_HELP}")
@@ -86,7 +85,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     if state.engine is not None:
         verdict = self_reported_verdict(state)
         found = "no rank recorded a failure" if verdict is None else "ranks recorded failures themselves"
-        yield f"  {found}; {NOTE_NONE}"
+        yield f"  {found}; killed ranks and programs other than Python record none"
         if verdict is not None:
             yield ""
             yield from _judged(verdict, state.attempts[-1], state, screen)

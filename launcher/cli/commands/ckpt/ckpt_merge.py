@@ -81,11 +81,7 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
     """Yield the mean of the newest `count` intact checkpoints of `paths`, and show a progress bar.
 
     `reference` is the command's argument. Files are verified against their digests first. A damaged checkpoint is
-    reported and replaced by an older one.
-
-    Raises:
-        UsageError: too few are intact, or they are from different trainings.
-        UnreadableError: one cannot be read, or another version wrote it.
+    reported and replaced by an older one. Raises UsageError if too few are intact, or of different trainings.
     """
     check_numpy()
     from launcher.checkpoint.average import AveragedBoxes

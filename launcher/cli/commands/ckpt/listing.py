@@ -41,7 +41,6 @@ Examples:
 
 Exit codes: 0 all are intact; 1 one is damaged; 2 wrong usage, or no such checkpoint.
 """
-OWN_DATA = "built into the program"
 HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 
 
@@ -106,7 +105,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> N
         f"checkpoint: {printable(str(path))}",
         f"step:       {index.step}, {_age(path)} ago",
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
-        f"data:       {printable(index.data) or OWN_DATA}",
+        f"data:       {printable(index.data) or 'built into the program'}",
         f"validation: {number(index.validation_loss, '.6f')}",
         f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]

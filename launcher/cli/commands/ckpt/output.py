@@ -40,13 +40,6 @@ def check_numpy() -> None:
 
 @contextmanager
 def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
-    """Open a checkpoint, and show a progress bar of verifying its files and writing `written_bytes`.
-
-    Raises:
-        DamagedError: a file is damaged, and no other file has the same data.
-    """
-    with (
-        progress_bar(what, all_bytes(index) + written_bytes) as advance,
-        opened(path, index, advance, say) as stored,
-    ):
+    """Open a checkpoint, and show a progress bar of verifying its files and writing `written_bytes`."""
+    with progress_bar(what, all_bytes(index) + written_bytes) as advance, opened(path, index, advance, say) as stored:
         yield stored

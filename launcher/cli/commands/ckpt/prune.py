@@ -66,7 +66,14 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
         path_bytes = bytes_in(path)
         freed_bytes += path_bytes
         if not dry_run:
-            _remove(path)
+            step = step_named(path.name)
+            assert step is not None, "checkpoints are found by their names"
+            # Renamed first, so that a partly removed checkpoint is not mistaken for intact.
+            aside = path.rename(path.with_name(partial_name(step, f"{os.urandom(4).hex()}.old")))
+            if aside.is_symlink():
+                aside.unlink()
+            else:
+                shutil.rmtree(aside)
         write_out(f"{'would remove' if dry_run else 'removed'} {printable(str(path))}, {size(path_bytes)}\n")
     whole = counted(len(kept), "intact checkpoint")
     write_out(f"{'would free' if dry_run else 'freed'} {size(freed_bytes)}; {whole} left, the newest {kept[0].name}\n")
@@ -98,15 +105,3 @@ def _kept(path: Path, kept: list[Path]) -> bool:
         return False
     kept.append(path)
     return True
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a partly removed one is not mistaken for intact."""
-    step = step_named(path.name)
-    assert step is not None, "checkpoints are found by their names"
-    aside = path.with_name(partial_name(step, f"{os.urandom(4).hex()}.old"))
-    path.rename(aside)
-    if aside.is_symlink():
-        aside.unlink()
-    else:
-        shutil.rmtree(aside)

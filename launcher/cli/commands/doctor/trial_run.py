@@ -168,9 +168,7 @@ def kept_run(run_dir: Path) -> Path | None:
     """Copy the run's files on this machine to a lasting directory; return None if there are none."""
     if not (run_dir / "run.json").is_file():
         return None
-    of_the_run = shutil.ignore_patterns(
-        RunDir(run_dir).endpoint.name
-    )  # the address of a coordinator that no longer runs
+    of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # of a coordinator that no longer runs
     with suppress(OSError):
         directory = Path(tempfile.mkdtemp(prefix=KEPT))
         try:

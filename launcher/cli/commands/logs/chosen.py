@@ -22,7 +22,7 @@ from launcher.logs.log_file import Truncation
 from launcher.logs.select import Selector
 from launcher.runs.attempt_places import AttemptPlaces
 from launcher.runs.rank_logs import SCHEDULER, RankLogs
-from launcher.runs.record import Recorded, read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.status import RunStatusReader
 
 
@@ -84,9 +84,7 @@ def _who(global_ranks: Collection[int]) -> str:
 def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     """Find the run, and open the chosen logs.
 
-    Raises:
-        UsageError: an option does not apply to this run.
-        UnreadableError: there is no such run, or it has no record.
+    Raises UsageError if an option does not apply to this run, UnreadableError without such a run or its record.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
@@ -110,20 +108,15 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
         notices.append(truncated(as_people_call_it(log), truncation))
 
     # Invalid expressions raise here, before any log is opened.
-    shape, selector = _format(options, recorded, global_ranks, places), options.selector()
+    known = (replace(recorded.places[0], global_rank=SCHEDULER),) if options.scheduler else recorded.places
+    places_of = places.of if options.by_attempt else None
+    shape = Format(options.line_options(), sys.stdout, known, global_ranks, places_of=places_of)
+    selector = options.selector()
     logs = RankLogs(
         run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
         on_truncation=note_truncation, places=places, wanted=_wanted(options, places), timed=options.timed,
     )  # fmt: skip
     return ChosenLogs(options, watch, logs, shape, selector, notices)
-
-
-def _format(options: LogOptions, recorded: Recorded, global_ranks: Collection[int], places: AttemptPlaces) -> Format:
-    known = recorded.places
-    if options.scheduler:
-        known = (replace(known[0], global_rank=SCHEDULER),)
-    places_of = places.of if options.by_attempt else None
-    return Format(options.line_options(), sys.stdout, known, global_ranks, places_of=places_of)
 
 
 def _wanted(options: LogOptions, places: AttemptPlaces) -> Callable[[Line], bool] | None:

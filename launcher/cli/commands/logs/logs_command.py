@@ -166,9 +166,7 @@ LOOK_S = 0.5  # between two checks of the run's state; also the time to read on 
 def show_live(chosen: ChosenLogs) -> int:
     """Write the chosen logs to stdout, with new lines until the run ends; return the run's exit code.
 
-    Raises:
-        BrokenPipeError: stdout has no reader.
-        UnreadableError: the run's directory was removed, or stdout cannot be written.
+    Raises BrokenPipeError if stdout has no reader, UnreadableError if it cannot be written or the run was removed.
     """
     logs, options, shape = chosen.logs, chosen.options, chosen.shape
     if options.plain:
@@ -190,12 +188,7 @@ _FOLLOWED_UNTIL = {State.ELSEWHERE: "its files show that it has ended", State.UN
 
 
 def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:
-    """Show the run's output until the run is over; return its final state.
-
-    Raises:
-        BrokenPipeError: stdout has no reader, even if there is nothing to write.
-        UnreadableError: the run's directory was removed, or stdout cannot be written.
-    """
+    """Show the run's output until the run is over; return its final state. Raises as `show_live` does."""
     watch = chosen.watch
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:

@@ -72,12 +72,7 @@ def _split(name: str) -> tuple[_Layer | None, str]:
 
 
 def svg_of(dot: str) -> bytes:
-    """Return a DOT graph as SVG, drawn by Graphviz.
-
-    Raises:
-        UsageError: Graphviz is not installed.
-        UnreadableError: it fails, or takes too long.
-    """
+    """Return a DOT graph as SVG, drawn by Graphviz; raise UsageError without it, UnreadableError if it fails or hangs."""
     program = shutil.which("dot")
     if program is None:
         hint = "install Graphviz (apt install graphviz), or use --dot FILE"

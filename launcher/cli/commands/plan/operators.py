@@ -94,9 +94,7 @@ def operators(
 def _reports(runs_dir: Path, run: str | None, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
     """Return the report of one rank of a run, or of all ranks. `run` may also name the directory of its reports.
 
-    Raises:
-        UnreadableError: there is no such run or rank, or a report is missing or damaged.
-        UsageError: several run names begin with `run`.
+    Raises UnreadableError if there is no such run or rank, or a report is missing or damaged.
     """
     if run is not None and reported_ranks(Path(run)):
         directory = Path(run)

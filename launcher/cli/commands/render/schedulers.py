@@ -68,10 +68,7 @@ def claim_of(text: str | None) -> Claim | None:
 def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[SecretVariable, ...]:
     """Return the variables of texts of the form VAR=NAME:KEY. For repeated variables, the last one counts.
 
-    `env`: the variables of --env.
-
-    Raises:
-        UsageError: a text has another form or an invalid name, or a variable is set elsewhere.
+    Raises UsageError for another form or an invalid name, and for a variable that --env (`env`) or tlaunch sets.
     """
     found = {}
     given = user_environment(env)
@@ -242,10 +239,7 @@ NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
     """Remove the options of the rendered `tlaunch run` from `options`, and yield their words.
 
-    `runs`: whether the file contains a `tlaunch run`.
-
-    Raises:
-        UsageError: the file contains none.
+    Raises UsageError if the file contains no `tlaunch run` (`runs`).
     """
     for name in OF_RUN:
         value = options.pop(name)

@@ -75,7 +75,15 @@ def to_svg(chart: Chart | RankChart) -> str:
         mpl.rcdefaults()  # the report's style instead of matplotlibrc
         mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
         width = WIDTH / 2 if isinstance(chart, Chart) else WIDTH
-        figure, tips = _figure(chart, width)
+        figure = Figure((width, 1), DPI, layout="constrained")
+        axes = figure.add_subplot()
+        height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
+        if legend:
+            labels = [f" {label}" for _, label in legend]  # matplotlib hides labels that begin with an underscore
+            columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
+            figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
+            height += LEGEND_ROW * -(-len(labels) // columns)
+        figure.set_size_inches(width, height)
         file = io.StringIO()
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
@@ -89,22 +97,6 @@ def to_svg(chart: Chart | RankChart) -> str:
         svg = svg.replace(f'<g id="tip-{number}">', f"<g><title>{escape(tip)}</title>")
     title = chart.title if isinstance(chart, Chart) else "ranks over time"
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
-
-
-def _figure(chart: Chart | RankChart, width: float) -> tuple[Figure, list[str]]:
-    """Return a chart's figure, `width` inches wide, and the tooltips of its parts with the gid tip-N."""
-    figure = Figure((width, 1), DPI, layout="constrained")
-    axes = figure.add_subplot()
-    height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
-    if legend:
-        labels = [
-            f" {label}" for _, label in legend
-        ]  # the space keeps matplotlib from hiding labels that begin with an underscore
-        columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
-        figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
-        height += LEGEND_ROW * -(-len(labels) // columns)
-    figure.set_size_inches(width, height)
-    return figure, tips
 
 
 # Height in inches without the legend, the legend's handles and names, and tooltips.

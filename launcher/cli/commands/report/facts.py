@@ -80,8 +80,6 @@ class Measured:
 
 @frozen
 class RunFacts(Measured):
-    """Everything that was read about one run."""
-
     record: Mapping[str, Any]  # run.json; empty if unreadable
     totals: Totals
     times: Timeline
@@ -89,7 +87,6 @@ class RunFacts(Measured):
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes between the attempts of an elastic run."""
         return changes_of(self.state.attempts, self.metrics.steps)
 
     @property
@@ -99,7 +96,6 @@ class RunFacts(Measured):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run failed, hung or was lost."""
         return self.state.state in {State.FAILED, State.HUNG, State.LOST}
 
     @property
@@ -150,10 +146,7 @@ def unit_of(runs: Sequence[Measured]) -> str:
 def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
     """If there is no metrics.jsonl, add the steps that a rank printed; return these steps and the metrics.
 
-    `pattern` finds figures in the rank's output, in place of the known formats.
-
-    Raises:
-        UsageError: the pattern takes too long.
+    `pattern` finds figures in the rank's output, in place of the known formats. Raises UsageError if it takes too long.
     """
     if metrics.found or metrics.unreadable is not None:
         return LoggedSteps(), metrics
@@ -164,10 +157,8 @@ def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> 
 def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     """Read the run's files once. Damaged contents do not raise.
 
-    `progress_regex` parses the ranks' output, in place of the one that the run was started with.
-
-    Raises:
-        UsageError: `progress_regex` is not a valid expression.
+    `progress_regex` parses the ranks' output, in place of the one that the run was started with. Raises UsageError if
+    it is not a valid expression.
     """
     pattern = pattern_for(run_dir, progress_regex)
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
@@ -219,7 +210,6 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
 
 
 def points(records: Iterable[Any], field: str) -> tuple[Point, ...]:
-    """Return the values of one field over the steps."""
     return tuple((each.step, finite(getattr(each, field))) for each in records)
 
 

@@ -81,7 +81,6 @@ class LiveView:
     """
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
-        """`progress_regex`: see `HistoryReader`."""
         self.run_dir = run_dir
         self.rank_count = 0
         self.over = False  # whether the contents are final

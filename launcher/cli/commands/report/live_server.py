@@ -57,10 +57,7 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
     """Serve the page until the run is over and open pages show its end. Calls `announce` with the address.
 
-    `port` 0 chooses a free port.
-
-    Raises:
-        UsageError: the port cannot be used.
+    `port` 0 chooses a free port. Raises UsageError if the port cannot be used.
     """
     try:
         server = Server(view, port)

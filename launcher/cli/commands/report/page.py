@@ -112,7 +112,6 @@ def _settings(facts: RunFacts) -> dict[str, str]:
 
 
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
-    """Yield names and values that describe the run, such as its command and ranks."""
     record = facts.record
     yield "command", shell_words(facts.command) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))

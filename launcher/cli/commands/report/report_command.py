@@ -13,13 +13,7 @@ import click
 
 from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.report_text import to_lines
-from launcher.cli.options.chosen_run import (
-    RUN_HELP,
-    chosen,
-    chosen_live,
-    json_option,
-    progress_regex_option,
-)
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, chosen_live, json_option, progress_regex_option
 from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH

@@ -125,9 +125,7 @@ class Gathered:
 def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
     """Return the servers of the new table, in order. Blocks while the machine is queried.
 
-    Raises:
-        UsageError: options conflict, devices or names do not exist, or a name cannot be used in a table.
-        UnreadableError, TlaunchError: a file or program does not give the expected data.
+    Raises UsageError if options conflict or name what does not exist, TlaunchError if a file or program fails.
     """
     _check(wanted)
     if wanted.servers is not None:

@@ -33,8 +33,7 @@ def read_table(name: str, profile: Profile) -> TableReport:
 def read_named(name: str) -> bytes:
     """Return the content of the file `name`, or of stdin for "-". Blocks until the end of the file.
 
-    Raises:
-        UnreadableError: it is missing, a directory, too large, or not readable.
+    Raises UnreadableError if it is missing, a directory, too large, or not readable.
     """
     if not name:  # Path("") is the current directory
         raise UnreadableError("the file name is empty", hint="name the rank table, or check for an empty variable")
@@ -78,10 +77,8 @@ def check_output(output: Path | None, *, force: bool) -> None:
 def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool) -> None:
     """Write the text to stdout, or atomically to `output`, and report it. Blocks until everything is written.
 
-    Raises:
-        UsageError: `output` was created after it was checked, and `force` is false.
-        UnreadableError: `output` cannot be written.
-        OSError: stdout cannot be written.
+    Raises UsageError if `output` was created after it was checked and `force` is false, and UnreadableError or OSError if
+    it or stdout cannot be written.
     """
     if output is None:
         to_stdout(text)

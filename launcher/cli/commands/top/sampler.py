@@ -15,7 +15,7 @@ from launcher.core.machine.proc import Usage, usage_of
 from launcher.core.run_dir import RunDir
 from launcher.runs.metrics_reader import MetricsReader, Record, StepMetrics, median_of, part_shares
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
-from launcher.runs.silence import SilenceReader, Silences
+from launcher.runs.silence import SilenceReader
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
 from launcher.runs.training_history import runs_before, standing
 
@@ -122,7 +122,6 @@ class Sampler:
         self._silence = SilenceReader(run_dir)
         self._plain = not has_blocks(sys.stdout.encoding)  # decided now, because rich replaces stdout
         self.steps: list[StepMetrics] = []  # of the last minutes
-        self.silences = Silences()
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
 
@@ -144,7 +143,7 @@ class Sampler:
         }
         beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in figures.items()}
         running = [look.global_rank for look in ranks if look.state is RankState.RUNNING]
-        self.silences = self._silence.look(
+        silences = self._silence.look(
             {look.global_rank: beats_ns[look.global_rank] for look in ranks if look.state in alive},
             {rank: start.time_ns for rank, start in starts.items()},
         )
@@ -155,8 +154,8 @@ class Sampler:
             share = None
             if pid in usages and pid in self._before and now_s > self._before_s:
                 share = max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
-            written_ns = self.silences.written_ns.get(rank)
-            silent_s = self.silences.silent_s.get(rank) if rank in running else None
+            written_ns = silences.written_ns.get(rank)
+            silent_s = silences.silent_s.get(rank) if rank in running else None
             rows.append(Row(look, rank in slow, figures[rank], usages.get(pid), share, written_ns, silent_s))
         self._before, self._before_s = usages, now_s
         self.steps = self._metrics.look()
