@@ -62,7 +62,6 @@ def resumed_from(launcher, *words):
 
 
 def test_the_list(launcher, checkpoint):
-    """Of all runs, of one, and of a directory; a damaged one is among them."""
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260102-000000-b", 7)
     (second / INDEX).write_text("{}")
     for words in ((), ("20260102-000000-b",), (second.parent,)):
@@ -104,7 +103,6 @@ def test_what_one_holds(launcher, checkpoint):
 
 
 def test_verify_names_the_file(launcher, checkpoint):
-    """Whole ones are told, too."""
     whole, damaged = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
     assert launcher.call("ckpt", "verify", "20260101-000000-a", code=0).stdout.count(": intact") == 2
     file = damaged / "rank0.safetensors"
@@ -114,7 +112,6 @@ def test_verify_names_the_file(launcher, checkpoint):
 
 
 def test_verify_names_a_checkpoint_without_its_index(launcher, checkpoint):
-    """Though nothing else shows that the directory is one."""
     path = checkpoint("20260101-000000-a", 5)
     (path / INDEX).unlink()
     assert str(path / INDEX) in launcher.call("ckpt", "verify", path, code=1).stdout
@@ -128,14 +125,12 @@ def test_where_there_is_none(launcher):
 
 
 def test_which_checkpoint_is_meant(launcher, checkpoint):
-    """The one at a path, or the directory of a run's, where the trainer looks for the newest whole one."""
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
     assert resumed_from(launcher, "--resume", first)[0] == first
     assert resumed_from(launcher, "--resume", "20260101-000000-a")[0] == second.parent
 
 
 def test_a_path_may_begin_in_the_directory_of_runs(launcher, checkpoint):
-    """As a run's name does."""
     path = checkpoint("20260101-000000-a", 5)
     checkpoint("20260101-000000-a", 6)
     assert resumed_from(launcher, "--resume", "20260101-000000-a/checkpoints/step-5")[0] == path
@@ -163,7 +158,6 @@ def test_a_path_by_the_latest_run_is_of_the_run_that_is_the_latest_now(launcher,
     ],
 )
 def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, reference, snapshot):
-    """The others of its run are named, or that there are none; a run that is missing is told as one."""
     for step in (5, 6):
         checkpoint("20260101-000000-a", step)
     launcher.write("runs/20260101-000000-b/run.json", "{}")
@@ -172,7 +166,6 @@ def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, re
 
 
 def test_what_is_no_checkpoint_is_told_as_what_it_is(launcher, checkpoint, snapshot):
-    """Those of other tools are imported; a directory or a name may be of neither a run nor a checkpoint."""
     checkpoint("20260101-000000-a", 5)
     launcher.write("exported/.metadata")
     launcher.write("model.ckpt")
@@ -219,7 +212,6 @@ def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint,
 
 
 def test_a_run_that_stops_saving_says_so(launcher, checkpoint, snapshot):
-    """It goes on from a run that saved checkpoints, and has no setting that turns them on; a copy is of no run."""
     path = checkpoint("20260101-000000-a", 5)
     said = resumed_from(launcher, "--resume", "20260101-000000-a")[1]
     assert normalised(said, launcher.directory) == snapshot
@@ -265,7 +257,6 @@ def test_auto_takes_the_newest_of_the_same_training(launcher, checkpoint):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 def test_auto_takes_no_checkpoint_of_another_user(launcher, checkpoint):
-    """Though it is newer, in a directory of runs that they share."""
     own, others = checkpoint("20260101-000000-a", 5, mtime=1000), checkpoint("20260102-000000-b", 500, mtime=2000)
     os.chown(others.parents[1], 65534, 65534)
     assert resumed_from(launcher, "--resume", "auto")[0] == own.parent

@@ -27,7 +27,6 @@ def _other(launcher):
 
 
 def test_it_is_listed_shown_and_verified(launcher, other):
-    """Buffers are shown as parameters are; a damaged file of them, of which there are no copies, is found."""
     path = other()
     assert json.loads(launcher.call("ckpt", "ls", launcher.directory, "--json", code=0).stdout)[0]["damage"] is None
     shown = launcher.call("ckpt", "show", path, code=0).stdout
@@ -57,7 +56,6 @@ def test_it_is_merged(launcher, other):
 
 
 def test_two_are_compared(launcher, other):
-    """However they are cut; a buffer that differs makes another state, and so does an optimizer of other moments."""
     path = other()
     whole = other("whole", files=None)
     found = json.loads(launcher.call("ckpt", "diff", path, whole, "--json", code=0).stdout)
@@ -72,7 +70,6 @@ def test_two_are_compared(launcher, other):
 
 
 def test_what_other_tools_have_no_names_for_is_refused(launcher, other):
-    """Neither written nor read."""
     path = other()
     for form, output in (("dcp", "dcp"), ("mindspore", "model.ckpt")):
         done = launcher.call("ckpt", "export", path, "--format", form, "--output", output, code=2)
@@ -94,7 +91,6 @@ def test_what_other_tools_have_no_names_for_is_refused(launcher, other):
     },
 ], ids=["no weights first", "a kind twice", "a buffer that is a parameter", "a buffer in another file"])  # fmt: skip
 def test_an_index_that_cannot_be_is_damage(other, facts):
-    """Nothing is read by it."""
     with pytest.raises(DamagedError):
         read_index(other(**facts))
 

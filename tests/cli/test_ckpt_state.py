@@ -43,7 +43,6 @@ def steps_in(directory):
 
 
 def test_merge(launcher, run):
-    """Of the newest checkpoint of the latest run, if none is named."""
     checkpoints = run(5, 7)
     assert launcher.call("ckpt", "merge", "20260101-000000-a", "--output", "model", code=0).stdout == "model\n"
     launcher.call("ckpt", "merge", checkpoints / "step-5", "--output", "with", "--optimizer", code=0)
@@ -55,7 +54,6 @@ def test_merge(launcher, run):
 
 
 def test_merge_of_an_average(launcher, run):
-    """Of the newest that are whole; the line about a damaged one says that it is left out."""
     checkpoints = run()
     for step, shift in ((2, 100.0), (4, 0.5), (6, 1.25), (7, 0.0), (9, 0.25)):
         values = numbered(SHAPES)
@@ -91,7 +89,6 @@ def test_the_hint_for_too_few_checkpoints_can_be_followed(launcher, run):
 
 
 def test_an_average_of_too_few_or_of_different_trainings_is_refused(launcher, run, snapshot):
-    """Nothing is written; a single checkpoint is too few, too."""
     checkpoints = run(5, 7)
     write(launcher.directory / "mixed" / "step-1", SHAPES, numbered(SHAPES), step=1)
     write(launcher.directory / "mixed" / "step-2", SHAPES, numbered(SHAPES), step=2, text="another text")
@@ -113,7 +110,6 @@ def test_an_average_of_too_few_or_of_different_trainings_is_refused(launcher, ru
 
 
 def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
-    """Before anything is read: what exists is never touched; nothing of what is damaged is left."""
     checkpoints = run(5, 7)
     flip(checkpoints / "step-7" / "rank1.safetensors")
     launcher.write("taken/file")
@@ -134,7 +130,6 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
 
 
 def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
-    """The others are listed all the same."""
     checkpoints = run(5, 7)
     (checkpoints / "step-7" / "index.json").unlink()
     os.mkfifo(checkpoints / "step-7" / "index.json")
@@ -147,7 +142,6 @@ def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
 
 @pytest.mark.parametrize("words", ["diff {run} {run}", "merge {run} --average 2 --output model"])
 def test_what_computes_needs_numpy(launcher, run, monkeypatch, words):
-    """Other commands do not."""
     run(5, 7)
     monkeypatch.setitem(sys.modules, "numpy", None)
     told = launcher.call("ckpt", *words.format(run="runs/20260101-000000-a").split(), code=2).stderr
@@ -157,7 +151,6 @@ def test_what_computes_needs_numpy(launcher, run, monkeypatch, words):
 
 
 def test_diff(launcher, run, snapshot):
-    """0 for the same state, whatever its layout; 1 for another one."""
     path, values = run(5) / "step-5", numbered(SHAPES)
     write(launcher.directory / "same", SHAPES, values, data="elsewhere")
     values["head"][2][1] += 1
@@ -174,14 +167,12 @@ def test_diff(launcher, run, snapshot):
 
 
 def test_a_strategy_follows_from_the_index(launcher, run):
-    """Checkpoints without a file of it have one, too."""
     found = json.loads(launcher.call("ckpt", "show", run(5), "--strategy", code=0).stdout)
 
     assert [each["file"] for each in found["parameters"]["head"]["boxes"]] == list(HALVES)
 
 
 def test_prune_keeps_the_newest(launcher, run, snapshot):
-    """As --dry-run says it would."""
     checkpoints = run(5, 7, 20, 100)
     planned = launcher.call("ckpt", "prune", "--keep", 2, "20260101-000000-a", "--dry-run", code=0)
     assert steps_in(checkpoints) == [100, 20, 7, 5]
@@ -204,7 +195,6 @@ def test_prune_counts_whole_ones(launcher, run):
 
 
 def test_prune_removes_nothing_where_none_is_whole(launcher, run):
-    """Nor where the index of one is of another version, which may be whole."""
     checkpoints = run(5, 7)
     for step in (5, 7):
         flip(checkpoints / f"step-{step}" / "rank0.safetensors")
@@ -227,7 +217,6 @@ def redigested(text):
 
 @pytest.mark.parametrize("reference", ["20260101-000000-a", "runs/20260101-000000-a/checkpoints", "linked"])
 def test_prune_refuses_a_run_that_is_going(launcher, run, reference):
-    """However its checkpoints are named."""
     checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
     (launcher.directory / "linked").symlink_to(checkpoints)
     launcher.refused(2, ["ckpt", "prune", reference, "--keep", 1])

@@ -65,7 +65,6 @@ def test_names_of_servers_cannot_act_on_a_terminal(words_of):
     (9, ["NAME  WHY", "abc…  mo…"]), (3, ["NA…", "ab…"]),
 ])  # fmt: skip
 def test_columns_give_way_in_turn(width, lines):
-    """Each as far as it may; a line that is still too wide is cut."""
     rows = [["abcde", "2", "more"]]
     giving_way = (("WHY", 3), ("B", 0), ("NAME", 4))
     assert fitted(["NAME", "B", "WHY"], rows, width, giving_way=giving_way) == lines
@@ -81,7 +80,6 @@ def test_a_text_takes_columns(text, width):
 
 
 def test_a_text_is_cut_before_the_character_that_does_not_fit():
-    """Nothing behind it is kept, though it would fit."""
     assert [cut_to("a\u6f22b", width) for width in range(-1, 5)] == ["", "", "a", "a", "a\u6f22", "a\u6f22b"]
     assert [cut_to("abc", width) for width in (-1, 0, 2, 9)] == ["", "", "ab", "abc"]
 

@@ -20,8 +20,6 @@ LEFT = {
 
 @pytest.fixture(name="explained")
 def _explained(launcher):
-    """Runs the command; its rows by name."""
-
     def explained(*arguments, env=None):
         done = launcher.call("explain", "--no-preload", *arguments, "--", "true", env={**LEFT, **(env or {})}, code=0)
         assert list(launcher.directory.iterdir()) == []
@@ -31,7 +29,6 @@ def _explained(launcher):
 
 
 def test_each_variable_has_its_value_and_origin(explained):
-    """Layout, --env, the shell, tlaunch, and what was removed or replaced; a run's line is taken as it is."""
     options = ("--env", "X=1", "--master-port", 29876, "--detach", "--grace", 3)
     rows = explained("--devices", 4, "--mp", 2, "--rank", 3, *options)
     assert rows["rank"].endswith("device 3 of server 127.0.0.1, pp=0 dp=1 mp=1")
@@ -90,7 +87,6 @@ def test_placement_is_shown(explained):
 
 
 def test_what_is_refused(launcher, snapshot):
-    """Too few cores, as `run` refuses them; and a rank that is not there, with those that are."""
     assert launcher.refused(2, "explain --no-preload --devices 2 --rank 2 -- true") == snapshot(name="2")
     told = launcher.refused(3, "explain --no-preload --devices 5000 --bind core -- true")
     assert "5000 ranks" in told  # and how many cores this machine has
@@ -109,7 +105,6 @@ def test_a_code_of_rank_tables_is_explained_elsewhere(launcher):
 
 
 def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
-    """It sets all of them; given to --config it gives the same."""
     launcher.write("mine.toml", "[train]\nsteps = 9\nlearning_rate = 0.001\n")
     options = ("--devices", "2", "--config", "mine.toml", "--set", "train.steps=5", "--profile", "--micro-batches", "2")
     shown = launcher.call("explain", "--settings", *options, code=0).stdout
@@ -133,7 +128,6 @@ def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
 
 
 def test_settings_begin_with_the_command_of_the_same_run(launcher):
-    """Data, devices and layout are no settings; what is one stands in the file alone."""
     launcher.call("data", "sample", "--output", "my data", code=0)
     options = ["--devices", "2", "--mp", "2", "--set", "train.steps=5", "--micro-batches", "2", "--profile", "--data"]
     shown = launcher.call("explain", "--settings", *options, "my data", code=0).stdout
@@ -182,7 +176,6 @@ def test_settings_that_would_not_start_are_refused(launcher):
 
 
 def test_settings_need_no_data(launcher):
-    """Nothing is trained; a directory that is named has to be right all the same."""
     assert "[train]\n" in launcher.call("explain", "--settings", "--recipe", "resnet50", code=0).stdout
     launcher.call("explain", "--recipe", "resnet50", code=2)
     (launcher.directory / "empty").mkdir()

@@ -14,7 +14,6 @@ LONG = "é" * PIECE_BYTES + "x"  # three pieces
 
 
 def shape(ranks=(0, 1), **look):
-    """For a pipe or a file."""
     return Format(LineOptions(**look), io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), PLACES, ranks)
 
 
@@ -68,7 +67,6 @@ SIZE = 300_000
 
 
 def shown(beginnings, *chunks):
-    """What is seen of these bytes of rank 0."""
     reader, offset, seen = LineReader(0), 0, []
     for chunk in chunks:
         seen += reader.lines(offset, chunk)
@@ -99,7 +97,6 @@ def test_a_piece_that_was_chosen_alone_is_seen():
 
 @pytest.mark.parametrize("end", [b"\n", b"x\n", b"x" * 70_000 + b"\n"], ids=len)
 def test_blocks_are_cut_as_lines_are(end):
-    """A block is whole lines, or a piece of one; other ranks' may stand between."""
     beginnings = Beginnings()
     blocks = [b"a\n", b"x" * 70_000, b"x" * 70_000, end + b"b\nc\n", b"d\n"]
     seen = []

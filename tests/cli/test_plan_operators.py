@@ -60,7 +60,6 @@ def test_what_it_says(launcher, run, snapshot):
 
 
 def test_json_is_the_report_itself(launcher, run):
-    """Of a directory as well; of all ranks, all of them."""
     assert json.loads(launcher.call("plan", "operators", "--json", code=0).stdout) == encode(report_of(0))
     found = launcher.call("plan", "operators", run / "strategy", "--json", "--all", code=0).stdout
     assert json.loads(found) == [encode(report_of(rank)) for rank in range(RANKS)]
@@ -94,7 +93,6 @@ def test_lines_fit_a_terminal(width, snapshot):
 
 
 def test_the_graph(launcher, run):
-    """Every operator is a box that names its strategy and says in words what its colour says; so does the legend."""
     done = launcher.call("plan", "operators", "--dot", "operators.dot", code=0)
     assert done.stdout == "operators.dot\n"
     report = report_of(0)
@@ -138,7 +136,6 @@ def layered(*layers, cuts=None):
     (range(12), {"encoder.10.relu": (1, 2)}, ["encoder.0..9", "encoder.10", "encoder.11"]),
 ])  # fmt: skip
 def test_equal_layers_are_drawn_once(layers, cuts, clusters):
-    """Those that follow one another by number, and have the same layouts."""
     dot = dot_of([layered(*(f"encoder.{layer}" for layer in layers), cuts=cuts)])
     assert re.findall(r'^  label="(.*)"$', dot, re.MULTILINE) == clusters
     assert len(re.findall(r"tooltip=", dot)) == 2 * len(clusters)
@@ -157,7 +154,6 @@ def test_edges_of_equal_layers_are_drawn_once():
 
 @needs_dot
 def test_the_drawing(launcher, run):
-    """It needs no other file."""
     done = launcher.call("plan", "operators", "--all", "--svg", "a.svg", "--dot", "a.dot", code=0)
     assert done.stdout == "a.svg\na.dot\n"
     content = (launcher.directory / "a.svg").read_text()
@@ -167,7 +163,6 @@ def test_the_drawing(launcher, run):
 
 
 def test_without_graphviz_a_drawing_is_refused(launcher, run, snapshot):
-    """Or with one that fails. Nothing is written then, except by --dot alone."""
     bin_directory = launcher.directory / "bin"
     bin_directory.mkdir()
     svg, dot = "plan operators --svg a.svg --dot b.dot", "plan operators --dot a.dot"
@@ -183,7 +178,6 @@ HOSTILE = '</text><script>"&lt;\\\n\x1b[2J'
 
 
 def test_names_are_no_markup(launcher, run):
-    """Whatever a file may say."""
     operator = replace(report_of(0).operators[0], name=HOSTILE, kind=HOSTILE)
     report = replace(report_of(0), operators=(operator,), edges=(), collectives=(), recipe=HOSTILE)
     (run / "strategy" / strategy_name(0)).write_text(report_text(report))

@@ -25,7 +25,6 @@ EVERY = [
 
 
 def test_shellcheck_has_nothing_to_say(launcher, table_of, sample_tables):
-    """Also of a job on any nodes, an MPI job's script, and one with a reduced table."""
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
@@ -63,7 +62,6 @@ def test_names_that_a_format_cannot_hold_are_refused(launcher, table_of):
 
 @pytest.mark.parametrize("kind", EVERY, ids=" ".join)
 def test_a_file_is_what_stdout_would_be(launcher, kind):
-    """Whole, executable where it is a script, and alone in its directory."""
     shown = launcher.call("render", *kind, "--devices", 2, "--name", "n", "--", "true")
     done = launcher.call("render", *kind, "--devices", 2, "--name", "n", "-o", "made", "--", "true")
     made = launcher.directory / "made"
@@ -83,7 +81,6 @@ def test_a_file_that_exists_stays(launcher):
 
 
 def test_secrets_are_told_and_kept_from_others(launcher):
-    """A job file needs them; only its owner may read it, and no message shows what may be one."""
     secrets = ["--env", "API_KEY=abc", "-o", "run.sh", "--", "true", "--password", "abc"]
     done = launcher.call("render", "bash", "--devices", 1, *secrets)
     assert ("API_KEY, COMMAND" in done.stderr, "abc" in done.stderr) == (True, False)

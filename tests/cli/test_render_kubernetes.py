@@ -44,7 +44,6 @@ JOB = """
 
 
 def test_an_indexed_job(documents, table_of, snapshot):
-    """A pod per server, found by name through a headless Service; the table is taken as it is."""
     table = table_of({"h2": [2, 3, 4], "h1": [0, 1]})
     config, *others = documents(*shlex.split(JOB), "--grace", "10.5", "--", "python", "x.py")
     script = config["data"].pop("run.sh")
@@ -55,7 +54,6 @@ def test_an_indexed_job(documents, table_of, snapshot):
 
 
 def test_an_mpi_job(launcher, documents, table_of, snapshot):
-    """Workers are the servers of the table, in the order of their ranks, by the names that the operator gives them."""
     table_of({"h2": [2, 3], "h1": [0, 1]})
     command = [*shlex.split(JOB), "--flavor", "mpi", "--cwd", "/my work", "--", "./x"]
     shown = launcher.call("render", "kubernetes", "--image", "x", *command).stdout
@@ -99,7 +97,6 @@ def test_values_arrive_as_they_are(launcher, documents):
 
 
 def test_the_script_as_two_pods_run_it(launcher, documents, table_of):
-    """Each shows its first rank's output, as `kubectl logs` would."""
     command = ["sh", "-c", "echo $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT; exit $RANK"]
     config, *_ = documents("--rank-table", table_of({"h1": [0], "h2": [1, 2]}), "--name", "t", "--", *command)
     script = launcher.write("run.sh", config["data"]["run.sh"])

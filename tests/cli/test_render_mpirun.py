@@ -55,7 +55,6 @@ def ended(process):
 
 
 def test_ranks_are_those_of_the_table(launcher, script):
-    """Values arrive as they are, and secrets in no command line."""
     devices = [{"device_id": str(7 - rank), "rank_id": str(rank)} for rank in range(4)]
     server = {"server_id": "127.0.0.1", "device": devices}
     table = {"version": "1.0", "server_count": "1", "status": "completed", "server_list": [server]}

@@ -60,7 +60,6 @@ ASKED = """
 
 @pytest.mark.parametrize("kind", [RUN, EXEC], ids=["run", "exec"])
 def test_what_slurm_is_asked_for(launcher, table_of, sample_tables, kind, snapshot):
-    """Nodes, tasks, CPUs, memory and devices, and what was wished besides; the first lines say what a script does."""
     table_of({"n2": [3], "n1": [0, 1, 2]})
     launcher.call("table", "generate", "--servers", "n3,n1.example.org", "--devices", 2, "-o", "domains.json")
     launcher.write("addresses.json", (sample_tables / "rank_table_16pcs.json").read_text())
@@ -155,7 +154,6 @@ def _cluster(launcher, slurm, wait_until):
     ids=["whole nodes", "shared nodes"],
 )
 def test_a_job_on_any_nodes_ends_well(launcher, cluster, kind, options, cpu_count):
-    """It has a CPU for each rank, waits for no node by name, and takes whichever are free."""
     wishes = ("--nodes", 2, "--devices", 2, *options, "--name", "t")
     busy = cluster.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
     try:
@@ -197,7 +195,6 @@ def test_slurm_takes_the_script(launcher, cluster, table_of):
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 def test_ranks_are_on_the_servers_of_the_table(launcher, cluster, table_of, kind):
-    """Whatever Slurm's own order is; an array goes on until one job ends well; secrets are in no command line."""
     odd = ["a  b", "$(touch bad)", "`touch bad`", "new\nline", "'\""]
     wishes = ["--rank-table", table_of({"n3": [0, 2, 3], "n1": [1]}), "--name", "t", "--restarts", 2]
     wishes += ["--env", "MY_TOKEN=hidden a b"]
@@ -246,7 +243,6 @@ def kill_agent(run, server_index):
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["any nodes", "those of the table"])
 def test_a_job_that_loses_a_server_is_queued_again(cluster, wait_until, table_of, pinned):
-    """Without that server's node where others are free; Slurm itself has noticed nothing."""
     where = (
         ("--rank-table", table_of({"n2": [0], "n1": [1]}), "--pin-nodes") if pinned else ("--nodes", 2, "--devices", 1)
     )

@@ -43,7 +43,6 @@ def tips(svg):
 
 
 def test_every_quantity_with_a_value_has_a_chart():
-    """The loss with the validations, the memory in the unit of its largest value."""
     found = steps(4.0, 3.0, learning_rate=1e-4, tokens_per_s=5000.0, memory_bytes=3 << 29)
     charts = list(charts_of([Facts("a", found, [Validation(1, 0, 2, 2.5)])]))
     assert [chart.title for chart in charts] == ["loss", "learning rate", "tokens/s", "memory of one rank (GiB)"]
@@ -73,7 +72,6 @@ def test_attempts_are_one_line_and_gaps_are_counted():
 
 @pytest.mark.parametrize(("last", "is_log"), [((), False), ((4000.0,), True), ((4000.0, 0.0), False)])
 def test_a_spike_asks_for_a_log_axis(last, is_log):
-    """Unless a log axis cannot show the other values."""
     [chart] = charts_of([Facts("a", steps(*(2 + 5 * math.exp(-step / 25) for step in range(100)), *last))])
     assert (chart.is_log, "log scale" in chart.title) == (is_log, is_log)
     assert not is_log or "log scale" in " ".join(texts(to_svg(chart)))
@@ -85,7 +83,6 @@ def test_a_spike_asks_for_a_log_axis(last, is_log):
     [(step, step % 97 + 1.0) for step in range(100_000)],
 ])  # fmt: skip
 def test_any_numbers_are_drawn(points):
-    """As well-formed XML of a size that a browser opens, with numbers only where numbers belong."""
     svg = to_svg(Chart("loss", (Series("training", tuple(points)),)))
     assert ET.fromstring(svg).tag.endswith("svg")
     assert not re.search(r'"[^"]*\b(nan|inf)\b[^"]*"', svg)
@@ -93,7 +90,6 @@ def test_any_numbers_are_drawn(points):
 
 
 def test_a_chart_says_what_it_shows_and_how():
-    """Title, axis, a legend where there are several series, first, last, lowest and highest values, and restarts."""
     points = ((1, 7.5), (2, None), (3, 2.5), (4, 3.0), (5, 1.25))
     chart = Chart("loss", (Series("_a", points), Series("b", ((1, 1.0),), 1)), restarts=((2, "attempt 1 <begins>"),))
     svg = to_svg(chart)
@@ -104,7 +100,6 @@ def test_a_chart_says_what_it_shows_and_how():
 
 
 def test_series_differ_by_more_than_colour():
-    """Neighbours in their dashes."""
     svg = to_svg(Chart("loss", tuple(Series("a", ((1, 1.0), (2, 2.0)), style) for style in range(5))))
     # The samples in the legend are thinner; one line is whole.
     assert len(set(re.findall(r"stroke-dasharray: ([^;\"]+)", svg))) == 2 * 4
@@ -128,7 +123,6 @@ def test_ranks_over_time_name_their_bars_and_marks():
 
 
 def test_names_of_others_act_nowhere():
-    """Neither in the page nor as a formula."""
     names = ("\x1b[2J<script>&\"'", "$x^2$ \\frac", "_", "漢" * 90, "\ud800")
     svg = to_svg(next(charts_of([Facts(name, steps(1.0, 2.0)) for name in names])))
     svg += to_svg(bars_of_all_kinds([Mark(SECOND_NS, "saved", name) for name in names]))
@@ -138,7 +132,6 @@ def test_names_of_others_act_nowhere():
 
 
 def test_axes_show_numbers_as_people_write_them():
-    """With thousands separated, and millions and more by a letter."""
     for low, high, label in ((0, 2.2e6, "2M"), (0, 25_000, "20,000"), (0.0, 3e-4, "0.0003"), (0, 1.2e17, "1e+17")):
         assert label in texts(to_svg(Chart("loss", (Series("training", ((1, low), (2, high))),))))
 
@@ -181,7 +174,6 @@ def test_what_goes_on_is_drawn_until_now():
 
 
 def test_many_ranks_are_grouped_and_those_that_deviate_stand_alone():
-    """The culprit, a rank that ended early, one that was slow; every rank is in one row."""
     ranks = [span(rank, "consequence") for rank in range(1024)]
     ranks[517] = span(517, "culprit")
     ranks[300] = span(300, "consequence", end=3.0)

@@ -255,7 +255,6 @@ def followed(launcher, *arguments, ranks=3):
 
 
 def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium):
-    """States, curves, the log of a rank that holds markup, a second page, and the verdict on the failure."""
     with followed(launcher, "fails") as (run, served):
         page = chromium.page(served.address)
         page.wait_for("#state", "running")
@@ -294,7 +293,6 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
 
 
 def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
-    """Its title says the scale, and so changes, too."""
     with acted(launcher) as (served, run_dir, _), run_dir.metrics.open("a") as metrics:
 
         def write(step, loss):
@@ -315,7 +313,6 @@ def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
 
 
 def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, chromium):
-    """Of 64 ranks the one that lags is first; the group opens, and a log is followed, without a mouse."""
     me = identify(1)
     ranks = [RankStarted(rank, me.pid, me.started) for rank in range(64)]
     run_dir = acted_run.make(

@@ -19,7 +19,6 @@ OVER = [AgentEnded(Cause.FINISHED, 0)]
 
 
 def test_a_run_is_ended_from_another_shell(launcher):
-    """By its launcher, as SIGTERM would; when the command returns, no rank is left."""
     process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000", stderr=subprocess.PIPE)
     done = launcher.call("stop")
     assert launcher.processes() == []
@@ -46,7 +45,6 @@ def test_how_to_go_on_is_told_where_checkpoints_are(launcher, snapshot):
 
 
 def test_a_run_without_its_launcher_is_ended_too(launcher):
-    """Its agent is asked; the run was ending by then, since its launcher was killed."""
     process = launcher.stubborn("ignore", grace=1000, stderr=subprocess.PIPE)
     process.kill()
     process.wait()
@@ -56,7 +54,6 @@ def test_a_run_without_its_launcher_is_ended_too(launcher):
 
 
 def test_patience_can_be_limited(launcher, wait_until):
-    """--timeout gives up with 1, and says what may help: --kill lets no grace pass."""
     process = launcher.stubborn("ignore", grace=1000, stderr=subprocess.PIPE)
     assert "--kill" in launcher.call("stop", "--timeout", "0.5", code=1).stderr
     events = launcher.latest / "events.jsonl"  # of two signals that wait, the agent would hear SIGQUIT first
@@ -89,7 +86,6 @@ def test_a_paused_run_can_be_ended(launcher, suspend):
 
 @pytest.fixture
 def orphan(launcher):
-    """A rank whose agent is gone, of the run `a`."""
     rank = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     started = RankStarted(0, rank.pid, identify(rank.pid).started)
     acted_run.make(launcher.runs / "a", [AgentStarted(acted_run.someone_gone(), None, 1), started])

@@ -9,7 +9,6 @@ from launcher.runs.registry import register
 
 
 def test_the_exit_code_of_a_run_is_waited_for(launcher, tmp_path):
-    """Of a run that ends meanwhile, and of one that is over."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     launcher.call("run", "--devices", 1, "--detach", "--", "sh", "-c", f"read line < {gate}; exit 7", code=0)
@@ -72,7 +71,6 @@ def test_a_run_called_like_an_option_is_not_completed(launcher, words):
     ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": ""}, ["20260101-000000-a"]),
 ])  # fmt: skip
 def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monkeypatch, words, env, completed):
-    """Not where a person has said which directory is meant."""
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     launcher.write("others/20260101-000000-a/run.json", "{}")
     register(launcher.directory / "others")
@@ -109,7 +107,6 @@ def test_what_is_completed_imports_little(launcher):
     "table diff a tr",
 ])  # fmt: skip
 def test_files_are_left_to_the_shell(launcher, words):
-    """As for a command that it knows nothing of."""
     typed = f"tlaunch {words}"
     env = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
     assert launcher.call(env=env).stdout == "file,tr\n"

@@ -18,7 +18,6 @@ FIRST = verdict("ValueError: one", culprit=0)
 
 
 def test_every_attempt_is_told(launcher, snapshot):
-    """Culprit, place, reason, consequences; what the log of the last one ends with; why there was no other."""
     run_dir = acted_run.make(launcher.runs / "a", failed_twice(FIRST, verdict("KeyError: two")))
     run_dir.train_log(1).write_text("step 1\nlast words\x1b[2J\n")
     assert launcher.scene("why a", code=0) == snapshot
@@ -103,7 +102,6 @@ LEAK = "postgres://me:PLAIN1@db refused; password=PLAIN2; Authorization: Basic d
     ["python", "train.py"], ["python", "exit.py"], ["sh", "-c", "python train.py"], ["sh", "-c", "cat text; exit 3"],
 ], ids=["exception", "exit", "exception of a child", "last lines"])  # fmt: skip
 def test_no_secret_of_a_failure_is_told(launcher, command):
-    """Neither to a reader of the console, nor in any file or page that others may read."""
     launcher.write("text", LEAK)
     launcher.write("train.py", "raise RuntimeError(open('text').read())\n")
     launcher.write("exit.py", "import sys\nsys.exit(open('text').read())\n")
@@ -120,7 +118,6 @@ def test_no_secret_of_a_failure_is_told(launcher, command):
 
 
 def test_how_to_resume_is_told(launcher):
-    """By all that show a run whose training did not end; `rerun` says that it starts over."""
     run_dir = acted_run.make(launcher.runs / "a", [*failed_once(verdict("KeyError: two")), AgentEnded(Cause.FAILED, 1)])
     line = "newest checkpoint: step 1,200; to resume from it: tlaunch rerun a --resume a"
     for command in ("why", "status", "report"):
