@@ -39,11 +39,8 @@ def test_no_number_is_too_large():
         assert len(number(value, form)) <= MAX_NUMBER_CHARS
 
 
-def test_colours_take_no_column():
+def test_columns_are_counted_as_a_terminal_does():
     assert aligned(["A", "B"], [["\x1b[31mred\x1b[0m", "x"], ["blue", "y"]]) == ["A     B", "red   x", "blue  y"]
-
-
-def test_wide_characters_take_two_columns():
     lines = aligned(["A", "B", "C"], [["\u6f22", "\u5b57", "x"], ["abc", "123", "y"]], right=frozenset("B"))
     assert lines == ["A      B  C", "\u6f22    \u5b57  x", "abc  123  y"]
 
@@ -91,14 +88,9 @@ def test_a_sparkline_has_a_character_for_each_value():
     assert sparkline([3, 3], 10) == "▅▅"
     assert sparkline([None, math.nan], 10) == "  "
     assert sparkline([], 10) == ""
-
-
-def test_a_long_series_is_a_mean_per_character():
+    # A long series has a mean per character.
     assert sparkline(range(1000), 8) == BLOCKS
     assert sparkline(range(1000), 0) == ""
     assert len(sparkline([1e308, -1e308] * 500, 7)) == 7
-
-
-def test_where_blocks_cannot_be_written_there_are_others():
     assert sparkline(range(8), 8, plain=True) == PLAIN
     assert [has_blocks(name) for name in ("utf-8", "ascii", "latin-1", None, "nonsense")] == [True, *[False] * 4]

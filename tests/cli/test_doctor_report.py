@@ -54,6 +54,8 @@ def test_colours_say_nothing_that_words_do_not():
     narrow = without_colours("\n".join(report_lines(examination(), (BROKEN, RISK), Screen(coloured=True, columns=40))))
     assert narrow.split() == plain.split()
     assert max(map(len, narrow.splitlines())) <= 40
+    evil = {0: Facts("\x1b]0;title\x07h1\x1b[2J"), 1: Facts("h2")}
+    assert "\x1b" not in "\n".join(report_lines(examination(facts=evil), ()))
 
 
 def test_nothing_found_says_so():
@@ -71,23 +73,14 @@ def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no
     ]
     assert lines[-1].startswith("1 of 2 servers examined:")
     assert lines[3] == "ok where servers answered: names, network, software, table, files, limits, devices"
-
-
-def test_a_server_with_an_unknown_name_is_not_shown_as_reached():
+    # A server with an unknown name was not tried.
     untried = {0: (Attempt(1, "10.0.0.2", Outcome.UNKNOWN_NAME),)}
     assert "reach" not in next(line for line in report_lines(examination(reach=untried), ()) if "ok" in line)
-
-
-def test_nothing_is_well_where_nobody_answers():
+    # Nothing is well if nobody answers.
     silent = Finding("no-answer", Topic.ANSWER, Severity.BREAKS, (0, 1), "servers 10.0.0.1, 10.0.0.2: no answer")
     lines = list(report_lines(examination(facts={}, reach={}), (silent,)))
     assert not any("ok" in line for line in lines)
     assert lines[-1].startswith("0 of 2 servers examined:")
-
-
-def test_what_servers_say_cannot_act_on_a_terminal():
-    evil = {0: Facts("\x1b]0;title\x07h1\x1b[2J"), 1: Facts("h2")}
-    assert "\x1b" not in "\n".join(report_lines(examination(facts=evil), ()))
 
 
 def test_json_holds_all_that_was_asked_and_found():

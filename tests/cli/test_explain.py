@@ -90,6 +90,9 @@ def test_what_is_refused(launcher, snapshot):
     assert launcher.refused(2, "explain --no-preload --devices 2 --rank 2 -- true") == snapshot(name="2")
     told = launcher.refused(3, "explain --no-preload --devices 5000 --bind core -- true")
     assert "5000 ranks" in told  # and how many cores this machine has
+    # A code of rank tables is explained by another command.
+    assert "tlaunch table explain RT312" in launcher.call("explain", "RT312", code=2).stderr
+    assert launcher.call("explain", "--", "true", code=0).stdout.startswith("rank 0 of 1")
 
 
 def test_cores_of_its_own_are_counted_in_words(launcher):
@@ -97,11 +100,6 @@ def test_cores_of_its_own_are_counted_in_words(launcher):
     shown = launcher.call("explain", "--bind", "core", "--devices", cores, "--", "true").stdout
     if "cpus:" in shown:  # fewer cores than CPUs: refused
         assert re.search(r"^cpus: [\d,-]+ \(1 core of its own\)$", shown, re.MULTILINE), shown
-
-
-def test_a_code_of_rank_tables_is_explained_elsewhere(launcher):
-    assert "tlaunch table explain RT312" in launcher.call("explain", "RT312", code=2).stderr
-    assert launcher.call("explain", "--", "true", code=0).stdout.startswith("rank 0 of 1")
 
 
 def test_settings_are_a_file_that_says_where_each_comes_from(launcher):

@@ -87,6 +87,8 @@ def test_secrets_are_told_and_kept_from_others(launcher):
     assert (launcher.directory / "run.sh").stat().st_mode & 0o777 == 0o700
     done = launcher.call("render", "kubernetes", "--image", "x", "--env-from-secret", "A_TOKEN=s3cr3t", "--", "true")
     assert (done.returncode, "s3cr3t" in done.stderr) == (2, False)
+    done = launcher.call("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
+    assert "A_TOKEN; use --env-from-secret " in done.stderr
 
 
 # --- checks of `tlaunch run` ---

@@ -112,19 +112,16 @@ def test_a_signal_ends_all(launcher, script):
     assert launcher.processes() == []
 
 
-def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs, wait_until):
-    process = script.running("--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
+@pytest.mark.parametrize(("grace", "is_twice"), [(1, False), (3600, True)], ids=["after the grace", "at once"])
+def test_who_does_not_go_is_killed(launcher, script, wait_until, grace, is_twice):
+    process = script.running("--grace", grace, "--", sys.executable, PROGRAMS / "stubborn.py", "ignore")
+    if is_twice:
+        process.send_signal(signal.SIGINT)
+        assert "ending 2 ranks" in process.stderr.readline()
     assert end(process, signal.SIGINT) == 130
-    wait_until(lambda: not launcher.processes(), "the end of who was killed")
-    assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGKILL] * 2
-
-
-def test_a_second_interrupt_kills_at_once(launcher, script, programs):
-    process = script.running("--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
-    process.send_signal(signal.SIGINT)
-    assert "ending 2 ranks" in process.stderr.readline()
-    assert end(process, signal.SIGINT) == 130
+    wait_until(lambda: is_twice or not launcher.processes(), "the end of who was killed")
     assert launcher.processes() == []
+    assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGKILL] * 2
 
 
 def test_a_rank_whose_whole_group_is_killed(launcher, script, wait_until):

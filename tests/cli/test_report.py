@@ -370,26 +370,16 @@ def test_a_page_is_written_whole_or_not_at_all(launcher, runs):
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "pipe"}
 
 
-def test_what_cannot_be_is_refused(launcher, runs):
-    runs.make(losses=[3.0])
-    options = ("--html ''", "--html x/", "--html - --json", "nowhere")
-    launcher.refused(2, *(f"report a {words}" for words in options))
-
-
 def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
     runs.make(losses=[3.0])
+    launcher.refused(2, *(f"report a {words}" for words in ("--html ''", "--html x/", "--html - --json", "nowhere")))
     with_it = launcher.scene("report a", "report a --json", code=0)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
-    assert launcher.scene("report a", "report a --json", code=0) == with_it
-    assert "pip install matplotlib" in launcher.refused(2, "report a --html x")
-
-
-def test_a_matplotlib_of_which_a_part_is_missing_is_refused(launcher, runs, monkeypatch):
-    runs.make(losses=[3.0])
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
-    assert "matplotlib cannot be loaded" in launcher.refused(2, "report a --html x")
+    for missing, told in (("matplotlib", "pip install matplotlib"), ("matplotlib.figure", "cannot be loaded")):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, missing, None)
+            assert launcher.scene("report a", "report a --json", code=0) == with_it
+            assert told in launcher.refused(2, "report a --html x")
 
 
 def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):

@@ -77,9 +77,7 @@ def test_broken_json_is_shown_instead(launcher, files, snapshot):
 def test_unreadable_files_end_with_2(launcher, files, snapshot):
     files()
     assert launcher.refused(2, "table diff a.json missing.json", "table diff - -", input="{}") == snapshot
-
-
-def test_deep_nesting_has_a_message(launcher):
+    # Deep nesting has a message.
     launcher.write("b.json", f'{{"a": {"[" * 900}{"]" * 900}}}')
     done = launcher.call("table", "diff", "b.json", "-", input=f'{{"a": {"[" * 900}1{"]" * 900}}}')
     assert done.returncode in {1, 2}

@@ -52,6 +52,13 @@ def beat_once(run_dir):
     beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, values)
 
 
+def begun(launcher, ranks, *more):
+    """The run `a`, all of whose ranks are this process."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, ranks), *(RankStarted(rank, me.pid, me.started) for rank in range(ranks)), *more]
+    return acted_run.make(launcher.runs / "a", events, ranks=ranks)
+
+
 def test_without_a_terminal_one_table_is_printed(launcher):
     with acted_run.playing(launcher.runs / "a", "stopped"):
         run_dir = acted_run.RunDir(launcher.runs / "a")
@@ -69,10 +76,7 @@ def test_without_a_terminal_one_table_is_printed(launcher):
 
 
 def test_a_busy_rank_is_seen_to_be_busy(launcher):
-    me = acted_run.me()
-    sampler = Sampler(
-        acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 1), RankStarted(0, me.pid, me.started)])
-    )
+    sampler = Sampler(begun(launcher, 1))
     sampler.look()
     began_s, burnt_s = time.monotonic(), time.process_time()
     while time.process_time() - burnt_s < 0.1:
@@ -102,9 +106,7 @@ LEFT_OUT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "WRITTEN", "LOSS", "STEP
 
 @pytest.mark.parametrize(("width", "count"), [(90, 0), (80, 1), (67, 2), (58, 3), (52, 4), (42, 5), (33, 6), (19, 8)])
 def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
-    me = acted_run.me()
-    ranks = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
-    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), *ranks, Slow(0, 2.0, 1.0, 5)])
+    run_dir = begun(launcher, 2, Slow(0, 2.0, 1.0, 5))
     beat_once(run_dir)
     state, rows = Sampler(run_dir).look()
     # What is measured has to be as wide on every machine: a cell of 997.0 KiB would leave no room for another column.
@@ -137,9 +139,7 @@ def test_each_rank_can_be_scrolled_to_however_low_the_screen(launcher, height):
 
 
 def test_columns_without_a_value_give_way_first(launcher):
-    me = acted_run.me()
-    ranks = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
-    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), *ranks])
+    run_dir = begun(launcher, 2)
     run_dir.train_log(0).write_text("step 1 loss 2\n")
     state, rows = Sampler(run_dir).look()
     header = drawn(to_screen(state, rows, [], 60, 24), 60)[1].split()
@@ -172,9 +172,7 @@ def test_a_rank_that_is_silent_while_others_write_stands_apart(launcher):
 
 def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(launcher):
     """By what they print, too, which is said; a rank that is one step behind does not differ. Keys choose otherwise."""
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 64), *(RankStarted(rank, me.pid, me.started) for rank in range(64))]
-    run_dir = acted_run.make(launcher.runs / "a", [*events, Slow(7, 2.0, 1.0, 5)], ranks=64)
+    run_dir = begun(launcher, 64, Slow(7, 2.0, 1.0, 5))
     for rank in range(64):
         step, loss = {5: (80, "1.0"), 9: (120, "nan")}.get(rank, (120 - rank % 2, f"{1 + rank / 64:.2f}"))
         run_dir.train_log(rank).write_text(f"step {step} loss {loss}\n")
@@ -212,9 +210,7 @@ def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(laun
 
 
 def test_ranks_that_count_samples_are_alike_within_a_hundredth(launcher):
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 3), *(RankStarted(rank, me.pid, me.started) for rank in range(3))]
-    run_dir = acted_run.make(launcher.runs / "a", events, ranks=3)
+    run_dir = begun(launcher, 3)
     for rank, samples in enumerate((6400, 6464, 1280)):
         run_dir.train_log(rank).write_text(f"Train Epoch: 1 [{samples}/60000 (9%)]\tLoss: 1.0\n")
     state, rows = Sampler(run_dir).look()
@@ -226,9 +222,7 @@ def test_keys_act_at_once(launcher, terminal):
     """Long before the next look, which is an hour away; the run goes on."""
     leader, follower = terminal
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 80, 0, 0))
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 64), *(RankStarted(rank, me.pid, me.started) for rank in range(64))]
-    acted_run.make(launcher.runs / "a", events, ranks=64)
+    begun(launcher, 64)
     top = start_top(launcher, follower, "--interval", 3600)
     read_until(leader, b"0-63")
     os.write(leader, b"g")
@@ -297,9 +291,7 @@ def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
 def test_a_screen_is_filled_and_not_exceeded(launcher, terminal):
     leader, follower = terminal
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 200), *(RankStarted(rank, me.pid, me.started) for rank in range(200))]
-    run_dir = acted_run.make(launcher.runs / "a", events, ranks=200)
+    run_dir = begun(launcher, 200)
     measure(run_dir, [float(step) for step in range(300, 0, -1)])
     start_top(launcher, follower)
     first, _, _ = read_until(leader, b"? keys").partition(b"? keys")  # it may have been redrawn meanwhile

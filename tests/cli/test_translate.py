@@ -77,6 +77,14 @@ def _half(shape, number):
     return Box((number * rows, 0), (rows if number == 0 else shape[0] - rows, shape[1]))
 
 
+def translating(launcher, directory):
+    argv, pipes = (
+        launcher.argv("translate", directory / "model"),
+        dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+    )
+    return subprocess.Popen(argv, cwd=launcher.directory, env=launcher.environment(ONE_THREAD), **pipes)
+
+
 def test_lines_keep_their_order(launcher, trained):
     directory, texts = trained
     given = "".join(f"{line}\n" for line in SENTENCES)
@@ -92,10 +100,7 @@ def test_lines_keep_their_order(launcher, trained):
 
 def test_a_line_is_answered_at_once(launcher, trained, wait_until):
     directory, texts = trained
-    with subprocess.Popen(
-        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with translating(launcher, directory) as process:
         for source, text in list(zip(SENTENCES, texts, strict=True))[:2]:
             process.stdin.write(f"{source}\n".encode())
             process.stdin.flush()
@@ -112,10 +117,7 @@ def test_it_ends_with_its_reader_and_when_interrupted(launcher, trained):
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     done = launcher.shell(script, "translate", directory / "model", input=given, env=ONE_THREAD, code=0)
     assert (done.stdout, done.stderr) == (f"{texts[0]}\n0\n", "")
-    with subprocess.Popen(
-        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with translating(launcher, directory) as process:
         process.stdin.write(f"{SENTENCES[0]}\n".encode())
         process.stdin.flush()
         assert process.stdout.readline()
@@ -174,10 +176,7 @@ def test_what_is_no_model_is_refused(launcher, trained):
 
 def test_a_process_that_is_killed_is_told(launcher, trained):
     directory, _ = trained
-    with subprocess.Popen(
-        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with translating(launcher, directory) as process:
         process.stdin.write(f"{SENTENCES[0]}\n".encode())
         process.stdin.flush()
         process.stdout.readline()

@@ -8,6 +8,11 @@ import pytest
 from launcher.runs.registry import register
 
 
+def asked(words):
+    """The environment in which a shell asks what completes this line."""
+    return {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+
+
 def test_the_exit_code_of_a_run_is_waited_for(launcher, tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -49,8 +54,7 @@ def test_what_begins_so_is_completed(launcher, words, completed):
         run.mkdir(parents=True)
         (run / "run.json").write_text("{}")
     (launcher.runs / "20261121-053712-a" / "report.json").write_text("{}")
-    count = str(len(words.split()) - 1)
-    done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count})
+    done = launcher.call(env=asked(words))
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 
@@ -59,8 +63,7 @@ def test_a_run_called_like_an_option_is_not_completed(launcher, words):
     """By a directory's name, or by what was given by --name: the shell would put an option into the line."""
     for name in ("--kill", "20261121-053712--x", "-q", "20261121-053713-b"):
         launcher.write(f"runs/{name}/run.json", "{}")
-    asked = {"COMP_WORDS": f"tlaunch {words}", "COMP_CWORD": str(len(words.split()) + 1)}
-    done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", **asked})
+    done = launcher.call(env=asked(f"tlaunch {words}"))
     assert done.stdout.split() == ["plain,20261121-053713-b", "plain,20261121-053712--x"]
 
 
@@ -74,8 +77,7 @@ def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monke
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     launcher.write("others/20260101-000000-a/run.json", "{}")
     register(launcher.directory / "others")
-    asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    done = launcher.call(env={"XDG_STATE_HOME": str(launcher.directory / "state"), **env, **asked})
+    done = launcher.call(env={"XDG_STATE_HOME": str(launcher.directory / "state"), **env, **asked(words)})
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 
@@ -90,12 +92,10 @@ def test_what_is_completed_imports_little(launcher):
         ("status x", "x-run"),
         ("logs --level e", "ERROR"),
     ):
-        asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": f"tlaunch {words}"}
-        count = str(len(words.split()))
         slow = "import atexit, sys; atexit.register(lambda: print(sorted({'pydantic', 'rich', 'torch', 'jinja2'} & set(sys.modules))))"
         done = launcher.ended(
             [sys.executable, "-c", f"{slow}; from launcher.cli.main import main; sys.exit(main())"],
-            env={**asked, "COMP_CWORD": count},
+            env=asked(f"tlaunch {words}"),
         )
         *completed, imported = done.stdout.splitlines()
         assert f"plain,{expected}" in completed, words
@@ -107,6 +107,4 @@ def test_what_is_completed_imports_little(launcher):
     "table diff a tr",
 ])  # fmt: skip
 def test_files_are_left_to_the_shell(launcher, words):
-    typed = f"tlaunch {words}"
-    env = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
-    assert launcher.call(env=env).stdout == "file,tr\n"
+    assert launcher.call(env=asked(f"tlaunch {words}")).stdout == "file,tr\n"
