@@ -32,18 +32,9 @@ def _checkpoint(launcher):
         tokenizer = PartFile(1, hashlib.sha256(b"t").hexdigest())
         (directory / TOKENIZER).write_bytes(b"t")
         facts = json.loads(json.dumps(asdict(load_settings(TransformerSettings, None, list(settings)))))
-        index = Index(
-            step,
-            "transformer",
-            facts,
-            Layout(dp=2),
-            "text",
-            "",
-            "F32",
-            {"head.weight": (2, 3)},
-            {"rank0.safetensors": file, TOKENIZER: tokenizer},
-            validation_loss=validation_loss,
-        )
+        files, shapes = {"rank0.safetensors": file, TOKENIZER: tokenizer}, {"head.weight": (2, 3)}
+        known = (step, "transformer", facts, Layout(dp=2), "text", "", "F32", shapes, files)
+        index = Index(*known, validation_loss=validation_loss)
         (directory / INDEX).write_text(index_text(index))
         if mtime is not None:
             os.utime(directory / INDEX, (mtime, mtime))
@@ -75,11 +66,8 @@ def test_the_list(launcher, checkpoint):
 
 
 def test_the_best_of_each_run_is_marked(launcher, checkpoint):
-    """By the lowest validation loss; a run without any has no best."""
-    best = [
-        checkpoint("20260101-000000-a", 5, validation_loss=2.5),
-        checkpoint("20260102-000000-b", 5, validation_loss=3),
-    ]
+    losses = {"20260101-000000-a": 2.5, "20260102-000000-b": 3}
+    best = [checkpoint(name, 5, validation_loss=loss) for name, loss in losses.items()]
     other = checkpoint("20260101-000000-a", 6, validation_loss=2.75)
     checkpoint("20260101-000000-a", 7)
     checkpoint("20260103-000000-c", 5)
@@ -136,17 +124,11 @@ def test_which_checkpoint_is_meant(launcher, checkpoint):
     assert launcher.call("ckpt", "show", "20260101-000000-a/checkpoints/step-5", code=0)
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "runs/20260101-000000-a/checkpoints/step-7",
-        "20260101-000000-a/checkpoints/step-7",
-        "runs/20260101-000000-b/checkpoints/step-7",
-        "20260101-000000-b/checkpoints",
-        "20260101-000000-b",
-        "20260101-000000-c/checkpoints/step-7",
-    ],
-)
+@pytest.mark.parametrize("reference", [
+    "runs/20260101-000000-a/checkpoints/step-7", "20260101-000000-a/checkpoints/step-7",
+    "runs/20260101-000000-b/checkpoints/step-7", "20260101-000000-b/checkpoints", "20260101-000000-b",
+    "20260101-000000-c/checkpoints/step-7",
+])  # fmt: skip
 def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, reference, snapshot):
     for step in (5, 6):
         checkpoint("20260101-000000-a", step)
@@ -160,19 +142,12 @@ def test_what_is_no_checkpoint_is_told_as_what_it_is(launcher, checkpoint, snaps
     launcher.write("exported/.metadata")
     launcher.write("model.ckpt")
     launcher.write("imported/notes.txt")
-    told = launcher.refused(
-        2,
-        *(
-            f"run --devices 1 --resume {reference}"
-            for reference in ("exported", "model.ckpt", "imported", "imported/step-5", "runs/20260101-000000-a/step-5")
-        ),
-        "ckpt show 20260101-000000-a/step-7",
-        "ckpt show nope",
-        "ckpt import nope --format dcp --like latest --output new",
-        "ckpt import exported --format mindspore --like latest --output new",
-        "ckpt import model.ckpt --format dcp --like latest --output new",
-    )
-    assert told == snapshot
+    names = ("exported", "model.ckpt", "imported", "imported/step-5", "runs/20260101-000000-a/step-5")
+    resumed = (f"run --devices 1 --resume {name}" for name in names)
+    shown = ("ckpt show 20260101-000000-a/step-7", "ckpt show nope")
+    kinds = ("nope --format dcp", "exported --format mindspore", "model.ckpt --format dcp")
+    imported = (f"ckpt import {kind} --like latest --output new" for kind in kinds)
+    assert launcher.refused(2, *resumed, *shown, *imported) == snapshot
 
 
 def test_a_run_without_checkpoints_names_the_one_that_it_continues(launcher, checkpoint, snapshot):
@@ -183,15 +158,10 @@ def test_a_run_without_checkpoints_names_the_one_that_it_continues(launcher, che
     assert launcher.refused(2, *(f"ckpt {verb} 20260102-000000-b" for verb in ("verify", "prune --keep 1"))) == snapshot
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--set model.d_model=64",
-        "--set train.seed=9 --set train.precision=bfloat16",
-        "--set train.seed=9 --set model.d_model=64",
-        "",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "--set model.d_model=64", "--set train.seed=9 --set train.precision=bfloat16",
+    "--set train.seed=9 --set model.d_model=64", "",
+])  # fmt: skip
 def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint, words, snapshot):
     """By the newest checkpoint whose index can be read; the ranks compare text, tokenizer and shapes."""
     checkpoint("20260101-000000-a", 5, "train.precision=bfloat16")
@@ -210,7 +180,6 @@ def test_a_run_that_stops_saving_says_so(launcher, checkpoint, snapshot):
 
 
 def test_run_json_tells_which_run_goes_on(launcher, checkpoint):
-    """Its newest checkpoint whose index can be read, and the step; no run where it stands elsewhere."""
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
 
     def told(reference):

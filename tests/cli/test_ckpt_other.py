@@ -41,7 +41,6 @@ def test_it_is_listed_shown_and_verified(launcher, other):
 
 
 def test_it_is_merged(launcher, other):
-    """The model has weights and buffers, and no tokenizer; the optimizer's file has the one moment there is."""
     path = other()
     launcher.call("ckpt", "merge", path, "--output", "model", "--optimizer", code=0)
     model = launcher.directory / "model"
@@ -96,7 +95,6 @@ def test_an_index_that_cannot_be_is_damage(other, facts):
 
 
 def test_an_index_of_the_older_schemas_has_a_tokenizer(other):
-    """The third one alone says that there may be none."""
     path = other(kinds=("weight", "first_moment", "second_moment"), buffers={}, tokens=b"tokens")
     assert read_index(path).schema == 1
     index = path / "index.json"

@@ -74,7 +74,6 @@ def test_merge_of_an_average(launcher, run):
 
 
 def test_the_hint_for_too_few_checkpoints_can_be_followed(launcher, run):
-    """Damaged ones do not count, and a run with one is no single checkpoint that a person has named."""
     checkpoints = run(2, 4, 6)
     flip(checkpoints / "step-6" / "rank1.safetensors")
     told = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "5", code=2).stderr
@@ -92,18 +91,9 @@ def test_an_average_of_too_few_or_of_different_trainings_is_refused(launcher, ru
     checkpoints = run(5, 7)
     write(launcher.directory / "mixed" / "step-1", SHAPES, numbered(SHAPES), step=1)
     write(launcher.directory / "mixed" / "step-2", SHAPES, numbered(SHAPES), step=2, text="another text")
-    words = "ckpt merge --output model --average"
-    assert (
-        launcher.refused(
-            2,
-            f"{words} 3 runs/20260101-000000-a",
-            f"{words} 2 runs/20260101-000000-a/checkpoints/step-5",
-            f"{words} 2 mixed",
-            f"{words} 2 --optimizer runs/20260101-000000-a",
-            f"{words} 1 runs/20260101-000000-a",
-        )
-        == snapshot
-    )
+    words, name = "ckpt merge --output model --average", "runs/20260101-000000-a"
+    wrong = (f"3 {name}", f"2 {name}/checkpoints/step-5", "2 mixed", f"2 --optimizer {name}", f"1 {name}")
+    assert launcher.refused(2, *(f"{words} {each}" for each in wrong)) == snapshot
     flip(checkpoints / "step-5" / "rank0.safetensors")
     launcher.refused(2, f"{words} 2 runs/20260101-000000-a")
     assert not (launcher.directory / "model").exists()
@@ -113,20 +103,17 @@ def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
     checkpoints = run(5, 7)
     flip(checkpoints / "step-7" / "rank1.safetensors")
     launcher.write("taken/file")
-    assert (
-        launcher.refused(
-            2,
-            "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output taken",
-            "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output runs/20260101-000000-a/checkpoints/step-5/model",
-            "ckpt merge runs/20260101-000000-a --output model",
-            "ckpt merge no-such-run --output model",
-            "ckpt diff runs/20260101-000000-a/checkpoints/step-5 runs/20260101-000000-a/checkpoints/step-7",
-            "ckpt prune runs/20260101-000000-a/checkpoints/step-5 --keep 1",
-            "ckpt prune runs/20260101-000000-a --keep 0",
-            "ckpt merge runs/20260101-000000-a",
-        )
-        == snapshot
+    name = "runs/20260101-000000-a"
+    step = f"{name}/checkpoints/step-5"
+    merges = (f"{step} --output taken", f"{step} --output {step}/model", f"{name} --output model")
+    others = (
+        f"diff {step} {name}/checkpoints/step-7",
+        f"prune {step} --keep 1",
+        f"prune {name} --keep 0",
+        f"merge {name}",
     )
+    wrong = (*(f"merge {each}" for each in merges), "merge no-such-run --output model", *others)
+    assert launcher.refused(2, *(f"ckpt {each}" for each in wrong)) == snapshot
 
 
 def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
@@ -134,10 +121,8 @@ def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
     (checkpoints / "step-7" / "index.json").unlink()
     os.mkfifo(checkpoints / "step-7" / "index.json")
     listed = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
-    assert [(each.get("step"), "not a regular file" in (each["damage"] or "")) for each in listed] == [
-        (None, True),
-        (5, False),
-    ]
+    found = [(each.get("step"), "not a regular file" in (each["damage"] or "")) for each in listed]
+    assert found == [(None, True), (5, False)]
 
 
 @pytest.mark.parametrize("words", ["diff {run} {run}", "merge {run} --average 2 --output model"])
@@ -220,17 +205,11 @@ def test_prune_refuses_a_run_that_is_going(launcher, run, reference):
     checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
     (launcher.directory / "linked").symlink_to(checkpoints)
     launcher.refused(2, ["ckpt", "prune", reference, "--keep", 1])
-
-
-def test_prune_refuses_a_run_that_is_going_with_checkpoints_elsewhere(launcher, run):
-    """On a larger disk, to which its directory has a link."""
-    checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
-    checkpoints.symlink_to(checkpoints.rename(launcher.directory / "disk"))
+    checkpoints.symlink_to(checkpoints.rename(launcher.directory / "disk"))  # a larger one
     launcher.refused(2, ["ckpt", "prune", checkpoints, "--keep", 1])
 
 
 def test_prune_follows_no_link(launcher, run):
-    """What a link points to is somebody else's."""
     checkpoints = run(7, 9)
     target = write(launcher.directory / "kept", SHAPES, numbered(SHAPES))
     (checkpoints / "step-5").symlink_to(target)

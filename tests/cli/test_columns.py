@@ -82,7 +82,6 @@ def test_a_text_is_cut_before_the_character_that_does_not_fit():
 
 
 def test_a_sparkline_has_a_character_for_each_value():
-    """From the lowest block to the highest; a blank for none; the middle where all are alike."""
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 10) == BLOCKS
     assert sparkline([1, None, 2], 10) == "▁ █"
     assert sparkline([3, 3], 10) == "▅▅"

@@ -47,7 +47,6 @@ def test_one_machine_is_examined_without_a_table(launcher):
 
 
 def test_what_would_break_a_run_is_the_exit_code(launcher):
-    """As JSON it says what, and stdout holds nothing else: a port, a file as runs directory, gloo's interface."""
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         options = ("--json", "--master-port", port, "--env", "GLOO_SOCKET_IFNAME=nowhere0")

@@ -117,11 +117,8 @@ def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
     assert same.train.steps == 5
     again = json.loads(launcher.call("explain", "--settings", "--json", "--config", "all.toml", code=0).stdout)
     assert set(again) == set(all_settings(TransformerSettings))
-    assert again["train.steps"] == {
-        "value": 5,
-        "default": 0,
-        "origin": "all.toml:" + str(1 + shown.splitlines().index(f"steps = {lines['steps']}")),
-    }
+    line = 1 + shown.splitlines().index(f"steps = {lines['steps']}")
+    assert again["train.steps"] == {"value": 5, "default": 0, "origin": f"all.toml:{line}"}
     assert not launcher.runs.exists()
 
 
@@ -131,11 +128,7 @@ def test_settings_begin_with_the_command_of_the_same_run(launcher):
     shown = launcher.call("explain", "--settings", *options, "my data", code=0).stdout
     command = shlex.split(shown.splitlines()[0].split("`")[1])
     assert command == [
-        "tlaunch",
-        "--no-config",
-        "run",
-        "--devices=2",
-        "--mp=2",
+        *["tlaunch", "--no-config", "run", "--devices=2", "--mp=2"],
         "--data=my data",
         "--config=settings.toml",
     ]
@@ -152,7 +145,6 @@ def test_a_secret_in_the_command_of_the_same_run_has_to_be_filled_in(launcher):
 
 
 def test_settings_have_other_names_and_entries_of_a_persons_own(launcher):
-    """An alias counts as the setting, and what a program has by names that are chosen is shown under them."""
     [(alias, name), *_] = aliases_of(TransformerSettings).items()
     default = all_settings(TransformerSettings)[name].default
     word = f"{alias}={as_toml(default)}"
@@ -168,9 +160,8 @@ def test_settings_that_would_not_start_are_refused(launcher):
     launcher.call("explain", "--settings", "--devices", "3", "--mp", "3", code=3)
     assert "COMMAND is another program" in launcher.call("explain", "--settings", "--", "true", code=2).stderr
     for option in ("--all", "--rank=0"):
-        assert (
-            f"--settings and {option[:6].rstrip('=')}" in launcher.call("explain", "--settings", option, code=2).stderr
-        )
+        told = launcher.call("explain", "--settings", option, code=2).stderr
+        assert f"--settings and {option[:6].rstrip('=')}" in told
 
 
 def test_settings_need_no_data(launcher):

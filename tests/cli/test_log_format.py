@@ -81,7 +81,6 @@ def shown(beginnings, *chunks):
     (b"x" * 50_000 + b"\nend", [b"x" * 50_000, b"end"]),
 ], ids=["one", "two", "one piece"])  # fmt: skip
 def test_a_long_line_is_seen_once(text, seen):
-    """Its beginning; what is before and behind it is whole, and so is a line that is one piece."""
     assert shown(Beginnings(), text) == seen
 
 
@@ -123,7 +122,6 @@ UNMARKED = ["Traceback", "  File", "[rank0]: another's", "[W1127 12:00:00 x]", "
     (None, "[1] ", True), ("{global_rank:02}|", "01|", True), ("{device} ", "5 ", False), ("", "", False),
 ])  # fmt: skip
 def test_torchs_mark_of_a_rank_is_left_out_behind_the_same_rank(prefix, seen, is_left_out, harmful):
-    """Whether lines are read or not; where nothing else tells the rank, the mark stays."""
     expected = [f"{seen}{line}" for line in (UNMARKED if is_left_out else TORCH.splitlines())]
     read = shape(prefix=prefix).lines(pieces(1, TORCH)).decode()
     unread = shape(prefix=prefix).block(1, (TORCH + harmful).encode()).decode()

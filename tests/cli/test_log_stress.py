@@ -207,16 +207,13 @@ def test_1024_logs_are_shown_and_followed_within_the_usual_limit(launcher, many)
     done = launcher.ended(limited(launcher, "-S -n 1024"))
     assert (set(done.stdout.splitlines()), done.stderr) == (hellos, "")
     argv = limited(launcher, "-S -n 1024", "--follow", "--merge")
-    with subprocess.Popen(
-        argv, cwd=launcher.directory, env=launcher.environment({}), stdout=subprocess.PIPE
-    ) as process:
-        seen = {process.stdout.readline().decode().rstrip() for _ in range(MANY)}
-        assert seen == hellos
-        for rank in range(MANY):
-            with many.train_log(rank).open("a") as file:
-                file.write("and more\n")
-        acted_run.append(many, AgentEnded(Cause.FINISHED, 0))
-        assert len(process.stdout.read().splitlines()) == MANY
+    process = launcher.begin(argv, stdout=subprocess.PIPE)
+    assert {process.stdout.readline().decode().rstrip() for _ in range(MANY)} == hellos
+    for rank in range(MANY):
+        with many.train_log(rank).open("a") as file:
+            file.write("and more\n")
+    acted_run.append(many, AgentEnded(Cause.FINISHED, 0))
+    assert len(process.stdout.read().splitlines()) == MANY
 
 
 def test_too_few_files_are_refused_with_what_to_do(launcher, many):

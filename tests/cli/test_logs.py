@@ -123,7 +123,6 @@ def test_times_of_lines_merge_and_bound(recorded):
 
 
 def test_lines_that_tell_no_time_are_chosen_by_their_arrival(recorded, launcher):
-    """Of two ranks that print; those that came within the same second stay together."""
     now_ns = time.time_ns() // SECOND_NS * SECOND_NS
     ago = [
         {now_ns - seconds * SECOND_NS: end for seconds, end in each}
@@ -338,7 +337,6 @@ def test_last_lines_of_a_server_and_what_ranks_say_alike_there(elastic):
 
 @FOLLOW
 def test_the_last_lines_of_those_selected(recorded, follow):
-    """Not what was selected among the last ones; a line below its level and time belongs to them."""
     error = "2026-11-21 12:00:00 ERROR no\n  1\n  2\n  3\n"
     logs = recorded(["x 1\nx 2\nx 3\n" + "y\n" * 50, error])
     assert logs(*follow, "-n", 2, "--grep", "x").stdout == "[0] x 2\n[0] x 3\n"

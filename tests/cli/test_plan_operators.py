@@ -47,10 +47,7 @@ def test_what_it_says(launcher, run, snapshot):
     ]
     (run / "strategy" / strategy_name(3)).write_text("{}")
     launcher.call("plan", "operators", code=0)  # of another rank
-    done += [
-        launcher.call("plan", "operators", "--rank", 3, code=2),
-        launcher.call("plan", "operators", "--all", code=2),
-    ]
+    done += [launcher.call("plan", "operators", *words, code=2) for words in (("--rank", 3), ("--all",))]
     (run / "strategy" / strategy_name(3)).unlink()
     done.append(launcher.call("plan", "operators", "--all", code=2))
     for path in (run / "strategy").iterdir():
@@ -81,13 +78,8 @@ def long_report():
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_lines_fit_a_terminal(width, snapshot):
-    lines = [
-        *lines_of(long_report(), width),
-        "",
-        *lines_of(report_of(0), width),
-        "",
-        *lines_of_all(equal_ranks([report_of(0)]), width),
-    ]
+    every = lines_of_all(equal_ranks([report_of(0)]), width)
+    lines = [*lines_of(long_report(), width), "", *lines_of(report_of(0), width), "", *every]
     assert max(map(columns_of, lines)) <= width
     assert "\n".join(lines) == snapshot
 
@@ -117,15 +109,8 @@ def layered(*layers, cuts=None):
     """A report whose operators are `add` and `relu` of each of these layers, which follow one another."""
     first = report_of(0).operators[0]
     names = [f"{layer}.{name}" for layer in layers for name in ("add", "relu")]
-    operators = [
-        replace(
-            first,
-            name=name,
-            kind=name[-3:],
-            output=replace(first.output, name=name, cuts=(cuts or {}).get(name, (2, 1))),
-        )
-        for name in names
-    ]
+    outputs = [replace(first.output, name=name, cuts=(cuts or {}).get(name, (2, 1))) for name in names]
+    operators = [replace(first, name=output.name, kind=output.name[-3:], output=output) for output in outputs]
     edges = [ReportEdge(source, target, 0) for source, target in itertools.pairwise(["x", *names])]
     return replace(report_of(0), operators=tuple(operators), edges=tuple(edges), collectives=())
 

@@ -68,7 +68,6 @@ def test_how_runs_ended_is_listed(launcher):
 
 
 def test_only_what_may_go_on_is_listed_of_other_machines(launcher):
-    """This machine before its last start is over for certain."""
     acted_run.make(launcher.runs / "there", [AgentStarted(agent_of_another_time(host="another"), None, 2)])
     acted_run.make(launcher.runs / "before", [AgentStarted(agent_of_another_time(boot="another"), None, 2)])
     shown = launcher.call("ps").stdout

@@ -164,7 +164,6 @@ def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
 
 @pytest.mark.parametrize("kind", [("mpirun",), *JOBS, ("kubernetes", "--image", "x", "--flavor", "mpi")], ids=" ".join)
 def test_tlaunch_is_told_of_idle_devices_and_of_the_port(launcher, sample_tables, kind):
-    """It would refuse them otherwise, as `tlaunch render` does without the option."""
     arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2]
     assert launcher.call("render", *kind, *arguments, "--", "true").returncode == 3
     wishes = ["--allow-idle-devices", "--master-port", 29877]

@@ -69,7 +69,6 @@ def test_the_script_replaces_nothing_of_the_environment(launcher, script):
 
 
 def test_values_arrive_as_they_are(launcher, script):
-    """In arguments, variables, and the names of directories; nothing of them is executed."""
     variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
     odd_names = ["--env", "IFS=x", "--env", "UID=5", "--env", "with.dots-=1", "--env", "BASH_ENV=$(touch bad)"]
     places = ["--runs-dir", "-r $(touch bad)\n'\"", "--name", "-n}`touch bad`'\""]

@@ -80,7 +80,6 @@ def test_what_an_mpi_job_cannot_express(launcher, table_of):
 
 
 def test_values_arrive_as_they_are(launcher, documents):
-    """Through YAML and a shell; Kubernetes sees no $(NAME) in what it would put variables into."""
     variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
     show = "import json, os, sys; print(json.dumps([sys.argv[1:], [os.environ[f'ODD{n}'] for n in range(13)]]))"
     config, _, job = documents("--devices", 1, *variables, "--", sys.executable, "-c", show, *ODD)

@@ -71,7 +71,6 @@ def test_ranks_are_those_of_the_table(launcher, script):
 
 
 def test_the_environment_is_left_alone(launcher, script):
-    """A variable that the script might call its own arrives; the port and address of another job are not taken."""
     shell = dict.fromkeys(("name", "count", "hosts", "here", "variable", "mpirun", "code"), "mine")
     shell["TMPDIR"] = str(launcher.directory / "a, b")
     Path(shell["TMPDIR"]).mkdir()

@@ -203,7 +203,6 @@ def test_a_run_that_goes_on_is_reported_up_to_now(launcher, runs):
 
 
 def test_a_lost_run_lasted_until_its_last_sign_of_life(runs):
-    """Not only until its last event: in figures, and where an attempt is told."""
     begun_ns = time.time_ns() - 60 * 10**9
     run_dir = runs.make(events=())
     events = [AgentStarted(acted_run.someone_gone(), None, 1), AttemptStarted(0, 1), RankStarted(0, 50)]
@@ -355,7 +354,6 @@ def test_the_page_needs_no_network_and_no_script(runs):
 
 
 def test_a_page_is_written_whole_or_not_at_all(launcher, runs):
-    """What is not writable is told, with exit code 2, and nothing is left beside it; a link to a file stays a link."""
     runs.make(losses=[3.0])
     (launcher.directory / "link").symlink_to("page.html")
     with Path("/dev/full").open("w") as full:

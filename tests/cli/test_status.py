@@ -69,7 +69,6 @@ def test_a_run_elsewhere_is_said_to_be_there(launcher):
 
 
 def test_whatever_a_heartbeat_says_is_shown(launcher):
-    """Numbers without an end do no harm; a loss that is none is null in JSON, which knows no other word for it."""
     with acted_run.playing(launcher.runs / "a"):
         run_dir = acted_run.RunDir(launcher.runs / "a")
         run_dir.heartbeat(0).write_text(f'{{"step": 1{"0" * 400}, "loss": NaN, "device_memory_bytes": 1{"0" * 400}}}')

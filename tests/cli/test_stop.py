@@ -31,7 +31,6 @@ def test_a_run_is_ended_from_another_shell(launcher):
 
 
 def test_how_to_go_on_is_told_where_checkpoints_are(launcher, snapshot):
-    """The newest one whose index can be read, by `tlaunch stop`, and by the run itself."""
     process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000", stderr=subprocess.PIPE)
     saved = RunDir(launcher.latest).checkpoints
     for step in (5, 1200, 1205):

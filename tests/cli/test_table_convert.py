@@ -48,7 +48,6 @@ def test_stdout_is_the_result_alone(launcher, table, snapshot):
 
 
 def test_output_is_written_and_not_replaced(launcher, umask, snapshot):
-    """For owner and group; another run needs --force, before anything is read; HCCL reads files called .json alone."""
     written = "table.json --to hostfile --output hosts; table.json --to v1.2 --output table.txt"
     assert launcher.scene(*convert(written), code=0) == snapshot(name="written")
     assert stat.S_IMODE((launcher.directory / "hosts").stat().st_mode) == 0o640 & ~umask
@@ -95,7 +94,6 @@ def test_a_table_of_hosts_alone_is_marked_and_valid(launcher, snapshot):
 
 
 def test_keys_that_are_left_behind_are_named(launcher, table, snapshot):
-    """Nothing is lost without a word: each key once, and of many keys some; collective_id of v1.1 means nothing elsewhere."""
     document = json.loads(table.read_text())
     document.update({"job/name": "x", "~": 1})
     for server in document["server_list"]:

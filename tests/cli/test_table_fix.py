@@ -71,7 +71,6 @@ def test_json_has_everything(launcher, fix, snapshot):
 
 
 def test_a_count_that_may_tell_of_a_lost_server_is_only_offered(launcher, path, fix, snapshot):
-    """--write leaves it as it is and says both readings, with code 1; --unsafe writes it."""
     lost = VALID.replace('"server_count": "1"', '"server_count": "2"')
     path.write_text(lost)
     assert launcher.refused(1, "table fix table.json --write") == snapshot

@@ -34,7 +34,6 @@ def test_no_run_warns_of_a_table_of_this_machine_or_of_none(launcher, table_of, 
 
 
 def test_no_run_warns_where_somebody_says_which_server_this_is(launcher, table_of):
-    """An option, or the environment; another server's name in the environment says nothing of this one."""
     run = ["run", "--rank-table", table_of({NOWHERE: [0]}), "--dry-run"]
     assert WARNED not in launcher.call(*run, "--server", NOWHERE, "--", "true").stderr
     assert WARNED not in launcher.call(*run, "--", "true", env={"TLAUNCH_SERVER": NOWHERE}).stderr

@@ -46,7 +46,6 @@ def ids(gathered):
 
 
 def test_variables_of_this_machine_do_not_count_for_the_file_of_another(machine, tmp_path):
-    """They count for /etc/hccn.conf alone, and the ids that are noted stand in the order of their ranks."""
     machine(conf=CONF)
     copy = tmp_path / "copy.conf"
     copy.write_text(CONF)

@@ -66,7 +66,6 @@ def test_json_has_one_element_per_file(launcher, files, snapshot):
 
 
 def test_text_that_is_no_json_is_an_invalid_table(launcher):
-    """It is not an unreadable file, has no format, and is not taken for a list of hosts."""
     for text in ("not json", "word", "version: 1.0\nstatus: completed", "12,", "<html>", "a,b", "0x"):
         [element] = json.loads(launcher.call("validate", "--json", "-", input=text).stdout)
         assert (element["format"], "error" in element, bool(element["problems"])) == (None, False, True), text
@@ -119,7 +118,6 @@ def test_a_table_cannot_move_the_cursor(launcher, table):
 
 
 def test_directories_are_searched_in_order(launcher, table, snapshot):
-    """But for hidden ones and those of installed packages; what is no rank table is named."""
     contents = {
         **dict.fromkeys(("b/z.json", "a.json", "b/a/deep.json", "b/notes.txt", "hccl.json"), table()),
         ".git/hccl.json": "{",

@@ -72,7 +72,6 @@ def test_the_log_of_an_attempt_before_is_not_quoted(launcher):
 
 
 def test_what_is_told_where_nothing_is_claimed(launcher, snapshot):
-    """Without a verdict the order of ends; of a run that never began only why; a restart in vain behind its attempt."""
     came_not, stopping = NotBegun("server h2 did not come", "is it there?"), Stopping(Cause.FAILED, 1)
     ended = AgentEnded(Cause.FAILED, 1)
     acted_run.make(launcher.runs / "no_verdict", failed_twice(FIRST))
