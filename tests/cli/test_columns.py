@@ -22,12 +22,14 @@ from launcher.cli.text.columns import (
 from launcher.cluster.engine_output import listed
 
 
-@pytest.mark.parametrize(("count_bytes", "words"), [
-    (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 39, "1.5 TiB"), (5 << 50, "5.0 PiB"),
-    (1 << 70, "1024.0 EiB"), (-7, "-7 B"),
-])  # fmt: skip
-def test_sizes(count_bytes, words):
-    assert size(count_bytes) == words
+def test_sizes_and_counts():
+    sizes = {
+        None: "-", 0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 39: "1.5 TiB", 5 << 50: "5.0 PiB",
+        1 << 70: "1024.0 EiB", -7: "-7 B",
+    }  # fmt: skip
+    assert {count_bytes: size(count_bytes) for count_bytes in sizes} == sizes
+    assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
+    assert counted(0, "rank") == "0 ranks"
 
 
 def test_no_number_is_too_large():
@@ -43,11 +45,6 @@ def test_columns_are_counted_as_a_terminal_does():
     assert aligned(["A", "B"], [["\x1b[31mred\x1b[0m", "x"], ["blue", "y"]]) == ["A     B", "red   x", "blue  y"]
     lines = aligned(["A", "B", "C"], [["\u6f22", "\u5b57", "x"], ["abc", "123", "y"]], right=frozenset("B"))
     assert lines == ["A      B  C", "\u6f22    \u5b57  x", "abc  123  y"]
-
-
-def test_counts():
-    assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
-    assert counted(0, "rank") == "0 ranks"
 
 
 @pytest.mark.parametrize("words_of", [server_list, listed])
@@ -67,16 +64,10 @@ def test_columns_give_way_in_turn(width, lines):
     assert fitted(["NAME", "B", "WHY"], rows, width, giving_way=giving_way) == lines
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [("", 0), ("abc", 3), ("\u6f22\u5b57", 4), ("\U0001f600!", 3), ("e\u0301", 1), ("a\u2026", 2), ("\u200b", 0)],
-)
-def test_a_text_takes_columns(text, width):
-    assert columns_of(text) == width
-    assert cut_to(text, width) == text
-
-
-def test_a_text_is_cut_before_the_character_that_does_not_fit():
+def test_a_text_takes_columns_and_is_cut_before_the_character_that_does_not_fit():
+    widths = {"": 0, "abc": 3, "\u6f22\u5b57": 4, "\U0001f600!": 3, "e\u0301": 1, "a\u2026": 2, "\u200b": 0}
+    assert {text: columns_of(text) for text in widths} == widths
+    assert [cut_to(text, width) for text, width in widths.items()] == list(widths)
     assert [cut_to("a\u6f22b", width) for width in range(-1, 5)] == ["", "", "a", "a", "a\u6f22", "a\u6f22b"]
     assert [cut_to("abc", width) for width in (-1, 0, 2, 9)] == ["", "", "ab", "abc"]
 

@@ -140,6 +140,10 @@ def test_ranks_go_on_when_nobody_reads_what_the_script_says(launcher, script):
     process.stderr.close()
     assert process.wait(timeout=60) == 0
     assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"
+    # A disk that takes nothing of the script stops no rank.
+    moved = debugged(launcher, "[[ $BASH_COMMAND == _identify* ]] && _events=/nowhere/events")
+    assert script.run(env=moved).returncode == 0
+    assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"
 
 
 # --- other commands ---
@@ -200,10 +204,3 @@ def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot)
     first = run_dir / "server0" / "events.jsonl"
     first.write_text(re.sub(r'"host": "[^"]*"', '"host": "another"', first.read_text()))
     assert "part is shown, ranks 2-3" in launcher.call("status").stdout
-
-
-def test_a_disk_that_takes_nothing_of_it_stops_no_rank(launcher, script):
-    script.render("--devices", 2, "--", "sh", "-c", "echo done")
-    moved = debugged(launcher, "[[ $BASH_COMMAND == _identify* ]] && _events=/nowhere/events")
-    assert script.run(env=moved).returncode == 0
-    assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"

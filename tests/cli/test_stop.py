@@ -23,8 +23,7 @@ def test_a_run_is_ended_from_another_shell(launcher):
     done = launcher.call("stop")
     assert launcher.processes() == []
     assert (done.returncode, done.stdout) == (0, "")
-    assert "stopped after" in done.stderr
-    assert "SIGTERM" in done.stderr
+    assert ("stopped after" in done.stderr, "SIGTERM" in done.stderr) == (True, True)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143
     assert b"SIGTERM: " in errors

@@ -47,8 +47,7 @@ def test_a_traceback_is_enough(launcher):
     run_dir = acted_run.make(launcher.runs / "a", failed_twice(FIRST, verdict("KeyError: two", "Traceback: deep")))
     run_dir.train_log(1).write_text("last words\n")
     shown = launcher.call("why", "a").stdout
-    assert "  | Traceback: deep" in shown
-    assert "last words" not in shown
+    assert ("  | Traceback: deep" in shown, "last words" in shown) == (True, False)
 
 
 def test_a_crash_below_a_library_is_the_program_s(launcher):
