@@ -165,7 +165,11 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     rank = spec.ranks[engine.global_rank]
     warning = _doubt_of_place(engine, rank, used, server)
     if rank.global_rank == 0:
-        _check_port(port)
+        try:
+            check_port(port)
+        except UsageError as error:
+            error.hint = "choose another port with --master-port N, the same for all ranks"
+            raise
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
         # The engine may know the servers by name, even if the table has addresses.
@@ -191,15 +195,6 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
                 doubts = (f"warning: {warning}",) if warning else ()
                 _say(prepared, spec, rank, (*forgotten, *network, *note_of_mpi(needed, chosen), *doubts))
     return _Joined(prepared.program, spec, rank, run_dir, environment)
-
-
-def _check_port(port: int) -> None:
-    """Raise UsageError if rank 0 cannot listen on the port."""
-    try:
-        check_port(port)
-    except UsageError as error:
-        error.hint = "choose another port with --master-port N, the same for all ranks"
-        raise
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:

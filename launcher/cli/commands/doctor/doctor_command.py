@@ -117,7 +117,17 @@ def doctor(
 ) -> int:
     """Check all servers for problems that would break a run."""
     try:
-        return _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
+        given = given_last(context, options)
+        chosen = for_engine(measuring(given), os.environ)
+        prepared = prepare(chosen, os.environ)
+        servers = prepared.used.servers
+        host = read_host(server_names(servers))
+        here = None if chosen.by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
+        if here is not None and here != prepared.used.first_server:
+            return _take_part(given, chosen, prepared, host, here)
+        with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as directory:
+            planned = _DoctorRun(given, command, chosen, prepared, host, here, Path(directory))
+            return _examine(planned, not no_links, as_json)
     except TlaunchError as error:
         if as_json:
             write_out(json_text(refusal_to_json(error)))
@@ -125,19 +135,6 @@ def doctor(
 
 
 AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination do not join each other
-
-
-def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
-    """Examine the servers of the run that `options` of `tlaunch run` describe, and return the exit code."""
-    chosen = for_engine(measuring(options), os.environ)
-    prepared = prepare(chosen, os.environ)
-    servers = prepared.used.servers
-    host = read_host(server_names(servers))
-    here = None if chosen.by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
-    if here is not None and here != prepared.used.first_server:
-        return _take_part(options, chosen, prepared, host, here)
-    with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as directory:
-        return _examine(_DoctorRun(options, command, chosen, prepared, host, here, Path(directory)), measures, as_json)
 
 
 @frozen
