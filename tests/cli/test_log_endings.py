@@ -85,9 +85,8 @@ def reading(launcher, *arguments):
 def reading_in_all_modes(launcher, *arguments, lines=1):
     """As `reading`, of `logs -f` in each mode at once, behind so many lines of each: pairs of process and pipe."""
     with ExitStack() as stack:
-        followers = [
-            stack.enter_context(reading(launcher, "logs", "-f", *options, *arguments)) for options in ALL_MODES
-        ]
+        commands = [("logs", "-f", *options, *arguments) for options in ALL_MODES]
+        followers = [stack.enter_context(reading(launcher, *command)) for command in commands]
         for _, shown in followers:
             read_on(shown, lines)
         yield followers
@@ -240,9 +239,8 @@ def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
     with reading_in_all_modes(launcher, "a", lines=0) as followers:
         wait_until(lambda: rest(followers), "that they have started and sleep")
         me = identify(os.getpid())
-        acted_run.append(
-            run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started)
-        )
+        starts = (AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started))
+        acted_run.append(run_dir, AgentStarted(me, None, 2), *starts)
         run_dir.train_log(0).write_text("on\n")
         for _, shown in followers:
             read_on(shown, 1)

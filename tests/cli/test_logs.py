@@ -302,12 +302,9 @@ def elastic(recorded):
             before = ELASTIC[rank][: ELASTIC[rank].index(MARKS[number]) + 1] if number else []
             starts.append(RankStarted(rank, 1, 0, sum(len(f"{line}\n") for line in before)))
     servers = [server("10.0.0.1", 0), server("10.0.0.2", 2)]
-    return recorded(
-        ["".join(f"{line}\n" for line in lines) for lines in ELASTIC],
-        starts,
-        cluster={"servers": encode(servers)},
-        supervision={"grace_s": 1.0, "elastic": encode(Elastic((0, 0, 1, 1), tuple(layouts)))},
-    )
+    texts = ["".join(f"{line}\n" for line in lines) for lines in ELASTIC]
+    supervision = {"grace_s": 1.0, "elastic": encode(Elastic((0, 0, 1, 1), tuple(layouts)))}
+    return recorded(texts, starts, cluster={"servers": encode(servers)}, supervision=supervision)
 
 
 @FOLLOW

@@ -148,11 +148,9 @@ def _cluster(launcher, slurm, wait_until):
     return Cluster(launcher, slurm, wait_until)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "cpu_count"),
-    [(RUN, (), 16), (EXEC, ("--cpus-per-device", 3, "--resource", "gpu"), 12)],
-    ids=["whole nodes", "shared nodes"],
-)
+@pytest.mark.parametrize(("kind", "options", "cpu_count"), [
+    (RUN, (), 16), (EXEC, ("--cpus-per-device", 3, "--resource", "gpu"), 12),
+], ids=["whole nodes", "shared nodes"])  # fmt: skip
 def test_a_job_on_any_nodes_ends_well(launcher, cluster, kind, options, cpu_count):
     wishes = ("--nodes", 2, "--devices", 2, *options, "--name", "t")
     busy = cluster.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
@@ -243,9 +241,9 @@ def kill_agent(run, server_index):
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["any nodes", "those of the table"])
 def test_a_job_that_loses_a_server_is_queued_again(cluster, wait_until, table_of, pinned):
-    where = (
-        ("--rank-table", table_of({"n2": [0], "n1": [1]}), "--pin-nodes") if pinned else ("--nodes", 2, "--devices", 1)
-    )
+    where = ("--nodes", 2, "--devices", 1)
+    if pinned:
+        where = ("--rank-table", table_of({"n2": [0], "n1": [1]}), "--pin-nodes")
     wishes = (*where, "--cpus-per-device", 1, "--grace", 2, "--sbatch=--exclude=n4", "--name", "t")
     job = cluster.submit(*wishes, "--", sys.executable, "-c", AGAIN, kind=RUN, wait=False)
     wait_until(lambda: [log[:5] for log in cluster.logs()] == ["ready"] * 2, "both ranks")
@@ -284,9 +282,8 @@ def test_a_job_that_is_cancelled_after_it_lost_a_server_stays_cancelled(cluster,
 
 @pytest.mark.parametrize("ends", ["raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_job_whose_program_fails_is_not_queued_again(cluster, ends):
-    job = cluster.submit(
-        "--nodes", 2, "--devices", 1, "--cpus-per-device", 1, "--", sys.executable, "-c", ends, kind=RUN
-    )
+    wishes = ("--nodes", 2, "--devices", 1, "--cpus-per-device", 1)
+    job = cluster.submit(*wishes, "--", sys.executable, "-c", ends, kind=RUN)
     assert re.search(r"JobState=FAILED.*Restarts=0", cluster.ask("scontrol", "--oneliner", "show", "job", job))
 
 

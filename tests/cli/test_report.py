@@ -382,9 +382,8 @@ def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
 
 def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
     launcher.runs.mkdir()
-    run_dir = acted_run.make(
-        launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=r"at=(?P<step>\d+) cost=(?P<loss>\S+)"
-    )
+    regex = r"at=(?P<step>\d+) cost=(?P<loss>\S+)"
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=regex)
     run_dir.train_log(1).write_text("at=7 cost=2\nat=8 cost=1\nstep 9 loss 0\n")
     done = launcher.call("report", "a")
     said = ("without metrics.jsonl" in done.stdout, "device1/train.log" in done.stdout)
