@@ -85,7 +85,10 @@ def rerun(
     if "command" in given and given["command"][0].startswith("-"):
         given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
-    line = _command_line(again, cwd)
+    own = (cwd / usual_runs_dir()).resolve() == again.runs_dir.resolve()
+    line = shell_words(("tlaunch", "run", *as_words(replace(again, runs_dir=DEFAULT_RUNS_DIR) if own else again)))
+    if cwd.resolve() != Path.cwd().resolve():
+        line = f"cd {shell_word(str(cwd))} && {line}"
     secrets = ", ".join(masked_in(again))
     confirm_owner(run_dir, yes=yes or dry_run)
     if dry_run:
@@ -142,12 +145,3 @@ def _absolute(value: Any) -> Any:
     if isinstance(value, Path):
         return value.absolute()
     return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long
-
-
-def _command_line(options: RunOptions, cwd: Path) -> str:
-    """Return the equivalent `tlaunch run` command line for the current directory."""
-    own = cwd / usual_runs_dir()
-    if own.resolve() == options.runs_dir.resolve():
-        options = replace(options, runs_dir=DEFAULT_RUNS_DIR)
-    line = shell_words(("tlaunch", "run", *as_words(options)))
-    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shell_word(str(cwd))} && {line}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -107,6 +107,16 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
         log = run_dir.scheduler_log if options.scheduler else run_dir.train_log(global_rank)
         notices.append(truncated(as_people_call_it(log), truncation))
 
+    by_server = options.by_attempt and options.server is not None
+    is_filtered = by_server or options.attempt is not None
+
+    def is_wanted(line: Line) -> bool:
+        """Filter by attempt, and by the rank's server in that attempt."""
+        if options.attempt not in {None, line.attempt or 0}:
+            return False
+        place = places.of_line(line) if by_server else None
+        return not by_server or (place is not None and options.is_chosen(place))
+
     # Invalid expressions raise here, before any log is opened.
     known = (replace(recorded.places[0], global_rank=SCHEDULER),) if options.scheduler else recorded.places
     places_of = places.of if options.by_attempt else None
@@ -114,21 +124,6 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     selector = options.selector()
     logs = RankLogs(
         run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
-        on_truncation=note_truncation, places=places, wanted=_wanted(options, places), timed=options.timed,
+        on_truncation=note_truncation, places=places, wanted=is_wanted if is_filtered else None, timed=options.timed,
     )  # fmt: skip
     return ChosenLogs(options, watch, logs, shape, selector, notices)
-
-
-def _wanted(options: LogOptions, places: AttemptPlaces) -> Callable[[Line], bool] | None:
-    """Return a filter by attempt, and by the rank's server in that attempt; None to keep all lines."""
-    by_server = options.by_attempt and options.server is not None
-    if not by_server and options.attempt is None:
-        return None
-
-    def is_wanted(line: Line) -> bool:
-        if options.attempt not in {None, line.attempt or 0}:
-            return False
-        place = places.of_line(line) if by_server else None
-        return not by_server or (place is not None and options.is_chosen(place))
-
-    return is_wanted
