@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from launcher.cli.options.command_types import Group
 from launcher.cli.options.types import A_PATH, IntRange
 from launcher.cli.text.stdout import say
-from launcher.corpus import preprocess as preprocessing
-from launcher.corpus.corpus_files import Split, refuse_overwriting
-from launcher.corpus.image_sample import TEST_COUNT, TRAIN_COUNT, image_sample_files, write_image_sample
-from launcher.corpus.sample import SIZES, sample_files, write_sample
+
+if TYPE_CHECKING:
+    from launcher.corpus.corpus_files import Split
 
 # \b stops click from rewrapping the lines below it
 PREPROCESS_EXAMPLE = """\b
@@ -23,15 +23,6 @@ SAMPLE_EXAMPLE = """\b
 Example:
   tlaunch data sample --output data/
   tlaunch run --devices 2 --data data/"""
-# The bundled programs that read data: names of files, a function that writes them, and what it writes.
-SAMPLES = {
-    "transformer": (
-        sample_files,
-        write_sample,
-        f"{', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs",
-    ),
-    "resnet50": (image_sample_files, write_image_sample, f"{TRAIN_COUNT:,} train, {TEST_COUNT:,} test images"),
-}
 
 
 @click.group(cls=Group)
@@ -65,7 +56,9 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     The input is a pair of WMT .sgm files, matched by document and segment, or two plain text files, matched line by
     line. Either file may be gzipped. The paths of the written files are printed to stdout, everything else to stderr.
     """
-    result = preprocessing.preprocess(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force)
+    from launcher.corpus.preprocess import preprocess as run  # not needed for help
+
+    result = run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force)
     for warning in result.warnings:
         say(f"warning: {warning}")
     for sentence in result.missing:
@@ -79,7 +72,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
 @data.command(epilog=SAMPLE_EXAMPLE)
 @click.option(
     "--recipe",
-    type=click.Choice(list(SAMPLES)),
+    type=click.Choice(["transformer", "resnet50"]),
     default="transformer",
     show_default=True,
     help="Bundled program to write data for.",
@@ -96,9 +89,15 @@ def sample(*, recipe: str, output: Path, force: bool) -> None:
     For ResNet-50, these are drawn images of ten classes in CIFAR-10's binary format: 2,000 for training, 500 for
     testing.
     """
-    files, write, about = SAMPLES[recipe]
+    from launcher.corpus.corpus_files import refuse_overwriting
+    from launcher.corpus.image_sample import TEST_COUNT, TRAIN_COUNT, image_sample_files, write_image_sample
+    from launcher.corpus.sample import SIZES, sample_files, write_sample
+
+    files, write, about = sample_files, write_sample, [f"{size:,} {split}" for split, size in SIZES.items()]
+    if recipe != "transformer":
+        files, write, about = image_sample_files, write_image_sample, [f"{TRAIN_COUNT:,} train", f"{TEST_COUNT:,} test"]
     if not force:
         refuse_overwriting(files(output))
     written = write(output)
-    say(f"wrote {about}")
+    say(f"wrote {', '.join(about)} {'pairs' if recipe == 'transformer' else 'images'}")
     click.echo("\n".join(map(str, written)))

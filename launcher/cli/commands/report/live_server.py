@@ -21,6 +21,7 @@ from urllib.parse import parse_qs
 from launcher.cli.commands.report.live import LiveView
 from launcher.core.errors import UsageError
 from launcher.core.resources import data_dir
+from launcher.core.run_dir import RunDir
 from launcher.logs.log_cursor import Place
 from launcher.supervise.port_holder import reason_of
 
@@ -54,11 +55,12 @@ _PATH = re.compile(r"/([^/]*)/([^/]*)")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
-def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
+def serve(run_dir: RunDir, progress_regex: str | None, port: int, announce: Callable[[str], None]) -> None:
     """Serve the page until the run is over and open pages show its end. Calls `announce` with the address.
 
     `port` 0 chooses a free port. Raises UsageError if the port cannot be used.
     """
+    view = LiveView(run_dir, progress_regex)
     try:
         server = Server(view, port)
     except OSError as error:

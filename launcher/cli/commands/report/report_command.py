@@ -115,8 +115,7 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
         raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each run")
-    # Only --live needs these modules.
-    from launcher.cli.commands.report.live import LiveView
+    # Only --live needs this module.
     from launcher.cli.commands.report.live_server import serve
 
     run_dir = chosen_live(runs_dir, runs[0] if runs else None)
@@ -129,7 +128,7 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
         write_out(f"{address}\n")
         say(f"open it in a browser on this machine; it follows {shown_name(state)} until the run ends, or until Ctrl-C")
 
-    serve(LiveView(run_dir, progress_regex), port or 0, announce)
+    serve(run_dir, progress_regex, port or 0, announce)
 
 
 def _write_page(runs: list[RunFacts], html: str) -> None:
