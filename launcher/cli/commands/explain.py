@@ -26,7 +26,6 @@ from launcher.cli.text.columns import counted
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
-from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
 from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, MS_SCHED_PORT
 from launcher.core.errors import UsageError
@@ -107,6 +106,9 @@ def explain(
     if of_settings:
         if prepared.program.recipe is None:
             raise UsageError("--settings shows the bundled trainer's settings, but COMMAND is another program")
+        # only --settings needs it
+        from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
+
         settings = effective_settings(chosen, request.layout)
         if as_json:
             shown = {each.name: {name: getattr(each, name) for name in SETTING_FIELDS} for each in settings}

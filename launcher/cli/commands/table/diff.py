@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from launcher.cli.commands.table.table_files import STDIN, problem_to_json, read_table
-from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import max_table_size_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
@@ -41,7 +40,7 @@ MAX_VALUE_CHARS = 60
     "--limit", type=IntRange(min=0), default=SHOWN_AT_MOST, show_default=True, metavar="N",
     help="Show at most N differences of each kind.",
 )  # fmt: skip
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @max_table_size_option
 @click.argument("first", metavar="A", shell_complete=complete_files)
 @click.argument("second", metavar="B", shell_complete=complete_files)

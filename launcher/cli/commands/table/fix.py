@@ -11,7 +11,6 @@ import click
 
 from launcher.cli.commands.table.table_files import STDIN, problem_to_json, read_named
 from launcher.cli.launch.rank_tables import found_table
-from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import consumer_option, max_table_size_option, table_chip_option
 from launcher.cli.options.types import complete_files
 from launcher.cli.text.columns import counted
@@ -44,7 +43,7 @@ LISTED_AT_MOST = 50  # listed repairs
     "--unsafe", is_flag=True, help="Also make repairs that may hide lost data; without it they are only proposed."
 )
 @click.option("--sort/--no-sort", default=True, show_default=True, help="Sort entries by rank.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @table_chip_option
 @consumer_option
 @max_table_size_option

@@ -14,7 +14,6 @@ from rich.text import Text
 from rich.tree import Tree
 
 from launcher.cli.commands.table.table_files import read_table
-from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import IntRange, complete_files
 from launcher.cli.text.columns import counted
@@ -53,7 +52,7 @@ WAYS = IntRange(max=10**6)
 @click.option("--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused.")
 @table_chip_option
 @max_table_size_option
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
 def show(file: str, *, chip: str, as_json: bool, allow_idle_devices: bool, **degrees: int | None) -> int:
     """Show servers and devices with their ranks, as a tree.
