@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from pathlib import Path
@@ -50,9 +49,9 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
         raise UsageError(f"{run} is a single checkpoint", hint=f"give its directory: {found[0].parent}")
     if means_latest(run) and os.geteuid() == ROOT:  # root may remove any user's files
         directory = found[0].parent
-        for uid in itertools.filterfalse(is_own, uids_of_file(directory)):
+        if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
-                f"{printable(str(directory))} belongs to {called(uid)}, and RUN does not name it",
+                f"{printable(str(directory))} belongs to {called(strangers[0])}, and RUN does not name it",
                 hint=f"tlaunch ckpt prune {shell_word(str(directory))} --keep N",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
