@@ -47,7 +47,7 @@ SECTIONS: dict[str, Commands] = {
         "run": ("launcher.cli.commands.run:run", "Start one process per device and supervise them."),
         "rerun": ("launcher.cli.commands.rerun:rerun", "Repeat a run, optionally with changed options."),
         "stop": ("launcher.cli.commands.stop:stop", "Stop a run and wait until its processes have ended."),
-        "wait": ("launcher.cli.commands.wait:wait", "Wait for a run to end, and exit with its exit code."),
+        "wait": ("launcher.cli.commands.stop:wait", "Wait for a run to end, and exit with its exit code."),
         "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
         "render": (
             "launcher.cli.commands.render.render_command:render",
@@ -91,7 +91,7 @@ SECTIONS: dict[str, Commands] = {
         "ckpt": ("launcher.cli.commands.ckpt:ckpt", "List, verify, compare, merge and convert checkpoints."),
         "translate": ("launcher.cli.commands.translate:translate", "Translate lines from stdin with a trained model."),
         "evaluate": (
-            "launcher.cli.commands.evaluate:evaluate",
+            "launcher.cli.commands.translate:evaluate",
             "Score a trained model's translations with BLEU and chrF.",
         ),
     },

@@ -24,7 +24,6 @@ def verdict(what, traceback=None, *, culprit=1):
 
 
 def failed_once(first):
-    """One attempt with this verdict; another one is to follow."""
     return [
         AgentStarted(AGENT, None, 2), AttemptStarted(0, 1), RankStarted(0, 50), RankStarted(1, 51),
         RankEnded(1, 51, 1), Judged(first), Stopping(Cause.FAILED, 1, restarts=True), RankEnded(0, 50, 1),
@@ -32,7 +31,6 @@ def failed_once(first):
 
 
 def failed_twice(first, last=None, log_offset=0):
-    """Two attempts with these verdicts, in the second of which rank 1 fails first."""
     return [
         *failed_once(first), AttemptStarted(1, 2), RankStarted(0, 60), RankStarted(1, 61, 0, log_offset),
         RankEnded(1, 61, 1), *([Judged(last)] if last else []), NotRestarting("it failed in the same way"),

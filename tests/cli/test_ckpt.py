@@ -32,18 +32,9 @@ def _checkpoint(launcher):
         tokenizer = PartFile(1, hashlib.sha256(b"t").hexdigest())
         (directory / TOKENIZER).write_bytes(b"t")
         facts = json.loads(json.dumps(asdict(load_settings(TransformerSettings, None, list(settings)))))
-        index = Index(
-            step,
-            "transformer",
-            facts,
-            Layout(dp=2),
-            "text",
-            "",
-            "F32",
-            {"head.weight": (2, 3)},
-            {"rank0.safetensors": file, TOKENIZER: tokenizer},
-            validation_loss=validation_loss,
-        )
+        files, shapes = {"rank0.safetensors": file, TOKENIZER: tokenizer}, {"head.weight": (2, 3)}
+        known = (step, "transformer", facts, Layout(dp=2), "text", "", "F32", shapes, files)
+        index = Index(*known, validation_loss=validation_loss)
         (directory / INDEX).write_text(index_text(index))
         if mtime is not None:
             os.utime(directory / INDEX, (mtime, mtime))
@@ -62,7 +53,6 @@ def resumed_from(launcher, *words):
 
 
 def test_the_list(launcher, checkpoint):
-    """Of all runs, of one, and of a directory; a damaged one is among them."""
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260102-000000-b", 7)
     (second / INDEX).write_text("{}")
     for words in ((), ("20260102-000000-b",), (second.parent,)):
@@ -76,11 +66,8 @@ def test_the_list(launcher, checkpoint):
 
 
 def test_the_best_of_each_run_is_marked(launcher, checkpoint):
-    """By the lowest validation loss; a run without any has no best."""
-    best = [
-        checkpoint("20260101-000000-a", 5, validation_loss=2.5),
-        checkpoint("20260102-000000-b", 5, validation_loss=3),
-    ]
+    losses = {"20260101-000000-a": 2.5, "20260102-000000-b": 3}
+    best = [checkpoint(name, 5, validation_loss=loss) for name, loss in losses.items()]
     other = checkpoint("20260101-000000-a", 6, validation_loss=2.75)
     checkpoint("20260101-000000-a", 7)
     checkpoint("20260103-000000-c", 5)
@@ -104,20 +91,14 @@ def test_what_one_holds(launcher, checkpoint):
 
 
 def test_verify_names_the_file(launcher, checkpoint):
-    """Whole ones are told, too."""
     whole, damaged = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
     assert launcher.call("ckpt", "verify", "20260101-000000-a", code=0).stdout.count(": intact") == 2
     file = damaged / "rank0.safetensors"
     file.write_bytes(bytes(72))
     said = launcher.call("ckpt", "verify", whole, damaged, code=1).stdout
     assert (f"{whole}: intact" in said, f"{file} is damaged" in said) == (True, True)
-
-
-def test_verify_names_a_checkpoint_without_its_index(launcher, checkpoint):
-    """Though nothing else shows that the directory is one."""
-    path = checkpoint("20260101-000000-a", 5)
-    (path / INDEX).unlink()
-    assert str(path / INDEX) in launcher.call("ckpt", "verify", path, code=1).stdout
+    (whole / INDEX).unlink()
+    assert str(whole / INDEX) in launcher.call("ckpt", "verify", whole, code=1).stdout
 
 
 def test_where_there_is_none(launcher):
@@ -125,45 +106,30 @@ def test_where_there_is_none(launcher):
     assert launcher.call("ckpt", "ls", code=0).stdout == ""
     for words in ("ckpt verify empty", "ckpt show no-such-run", "run --devices 1 --resume empty --dry-run"):
         launcher.refused(2, words.split())
+    launcher.refused(2, ["run", "--resume", "auto", "--", "true"])  # it is the bundled trainer's
 
 
 def test_which_checkpoint_is_meant(launcher, checkpoint):
-    """The one at a path, or the directory of a run's, where the trainer looks for the newest whole one."""
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
-    assert resumed_from(launcher, "--resume", first)[0] == first
-    assert resumed_from(launcher, "--resume", "20260101-000000-a")[0] == second.parent
-
-
-def test_a_path_may_begin_in_the_directory_of_runs(launcher, checkpoint):
-    """As a run's name does."""
-    path = checkpoint("20260101-000000-a", 5)
-    checkpoint("20260101-000000-a", 6)
-    assert resumed_from(launcher, "--resume", "20260101-000000-a/checkpoints/step-5")[0] == path
+    (launcher.directory / "runs/latest").symlink_to("20260101-000000-a")  # only until a run continues it
+    for reference, meant in {
+        first: first,
+        "20260101-000000-a": second.parent,
+        "20260101-000000-a/checkpoints/step-5": first,
+        "runs/latest/checkpoints/step-5": first,
+        "latest/checkpoints/step-5": first,
+        "runs/latest/checkpoints": second.parent,
+    }.items():
+        assert resumed_from(launcher, "--resume", reference)[0] == meant
     assert launcher.call("ckpt", "show", "20260101-000000-a/checkpoints/step-5", code=0)
 
 
-def test_a_path_by_the_latest_run_is_of_the_run_that_is_the_latest_now(launcher, checkpoint):
-    """The run that goes on from it is the latest one once it begins."""
-    path = checkpoint("20260101-000000-a", 5)
-    (launcher.directory / "runs/latest").symlink_to(path.parent.parent.name)
-    for reference in ("runs/latest/checkpoints/step-5", "latest/checkpoints/step-5", "runs/latest/checkpoints"):
-        found, _ = resumed_from(launcher, "--resume", reference)
-        assert found in {path, path.parent}
-
-
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "runs/20260101-000000-a/checkpoints/step-7",
-        "20260101-000000-a/checkpoints/step-7",
-        "runs/20260101-000000-b/checkpoints/step-7",
-        "20260101-000000-b/checkpoints",
-        "20260101-000000-b",
-        "20260101-000000-c/checkpoints/step-7",
-    ],
-)
+@pytest.mark.parametrize("reference", [
+    "runs/20260101-000000-a/checkpoints/step-7", "20260101-000000-a/checkpoints/step-7",
+    "runs/20260101-000000-b/checkpoints/step-7", "20260101-000000-b/checkpoints", "20260101-000000-b",
+    "20260101-000000-c/checkpoints/step-7",
+])  # fmt: skip
 def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, reference, snapshot):
-    """The others of its run are named, or that there are none; a run that is missing is told as one."""
     for step in (5, 6):
         checkpoint("20260101-000000-a", step)
     launcher.write("runs/20260101-000000-b/run.json", "{}")
@@ -172,24 +138,16 @@ def test_a_checkpoint_that_is_missing_is_no_missing_run(launcher, checkpoint, re
 
 
 def test_what_is_no_checkpoint_is_told_as_what_it_is(launcher, checkpoint, snapshot):
-    """Those of other tools are imported; a directory or a name may be of neither a run nor a checkpoint."""
     checkpoint("20260101-000000-a", 5)
     launcher.write("exported/.metadata")
     launcher.write("model.ckpt")
     launcher.write("imported/notes.txt")
-    told = launcher.refused(
-        2,
-        *(
-            f"run --devices 1 --resume {reference}"
-            for reference in ("exported", "model.ckpt", "imported", "imported/step-5", "runs/20260101-000000-a/step-5")
-        ),
-        "ckpt show 20260101-000000-a/step-7",
-        "ckpt show nope",
-        "ckpt import nope --format dcp --like latest --output new",
-        "ckpt import exported --format mindspore --like latest --output new",
-        "ckpt import model.ckpt --format dcp --like latest --output new",
-    )
-    assert told == snapshot
+    names = ("exported", "model.ckpt", "imported", "imported/step-5", "runs/20260101-000000-a/step-5")
+    resumed = (f"run --devices 1 --resume {name}" for name in names)
+    shown = ("ckpt show 20260101-000000-a/step-7", "ckpt show nope")
+    kinds = ("nope --format dcp", "exported --format mindspore", "model.ckpt --format dcp")
+    imported = (f"ckpt import {kind} --like latest --output new" for kind in kinds)
+    assert launcher.refused(2, *resumed, *shown, *imported) == snapshot
 
 
 def test_a_run_without_checkpoints_names_the_one_that_it_continues(launcher, checkpoint, snapshot):
@@ -200,15 +158,10 @@ def test_a_run_without_checkpoints_names_the_one_that_it_continues(launcher, che
     assert launcher.refused(2, *(f"ckpt {verb} 20260102-000000-b" for verb in ("verify", "prune --keep 1"))) == snapshot
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--set model.d_model=64",
-        "--set train.seed=9 --set train.precision=bfloat16",
-        "--set train.seed=9 --set model.d_model=64",
-        "",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "--set model.d_model=64", "--set train.seed=9 --set train.precision=bfloat16",
+    "--set train.seed=9 --set model.d_model=64", "",
+])  # fmt: skip
 def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint, words, snapshot):
     """By the newest checkpoint whose index can be read; the ranks compare text, tokenizer and shapes."""
     checkpoint("20260101-000000-a", 5, "train.precision=bfloat16")
@@ -219,7 +172,6 @@ def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint,
 
 
 def test_a_run_that_stops_saving_says_so(launcher, checkpoint, snapshot):
-    """It goes on from a run that saved checkpoints, and has no setting that turns them on; a copy is of no run."""
     path = checkpoint("20260101-000000-a", 5)
     said = resumed_from(launcher, "--resume", "20260101-000000-a")[1]
     assert normalised(said, launcher.directory) == snapshot
@@ -228,7 +180,6 @@ def test_a_run_that_stops_saving_says_so(launcher, checkpoint, snapshot):
 
 
 def test_run_json_tells_which_run_goes_on(launcher, checkpoint):
-    """Its newest checkpoint whose index can be read, and the step; no run where it stands elsewhere."""
     first, second = checkpoint("20260101-000000-a", 5), checkpoint("20260101-000000-a", 6)
 
     def told(reference):
@@ -265,7 +216,6 @@ def test_auto_takes_the_newest_of_the_same_training(launcher, checkpoint):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 def test_auto_takes_no_checkpoint_of_another_user(launcher, checkpoint):
-    """Though it is newer, in a directory of runs that they share."""
     own, others = checkpoint("20260101-000000-a", 5, mtime=1000), checkpoint("20260102-000000-b", 500, mtime=2000)
     os.chown(others.parents[1], 65534, 65534)
     assert resumed_from(launcher, "--resume", "auto")[0] == own.parent
@@ -281,7 +231,3 @@ def test_root_names_the_run_whose_checkpoints_it_removes(launcher, checkpoint):
     (run.parent / "latest").symlink_to(run.name)
     os.chown(paths[0].parent, 65534, 65534)
     assert "uid 65534" in launcher.refused(2, "ckpt prune --keep 1")
-
-
-def test_it_is_the_bundled_trainers(launcher):
-    launcher.refused(2, ["run", "--resume", "auto", "--", "true"])

@@ -27,7 +27,6 @@ def _other(launcher):
 
 
 def test_it_is_listed_shown_and_verified(launcher, other):
-    """Buffers are shown as parameters are; a damaged file of them, of which there are no copies, is found."""
     path = other()
     assert json.loads(launcher.call("ckpt", "ls", launcher.directory, "--json", code=0).stdout)[0]["damage"] is None
     shown = launcher.call("ckpt", "show", path, code=0).stdout
@@ -42,7 +41,6 @@ def test_it_is_listed_shown_and_verified(launcher, other):
 
 
 def test_it_is_merged(launcher, other):
-    """The model has weights and buffers, and no tokenizer; the optimizer's file has the one moment there is."""
     path = other()
     launcher.call("ckpt", "merge", path, "--output", "model", "--optimizer", code=0)
     model = launcher.directory / "model"
@@ -57,7 +55,6 @@ def test_it_is_merged(launcher, other):
 
 
 def test_two_are_compared(launcher, other):
-    """However they are cut; a buffer that differs makes another state, and so does an optimizer of other moments."""
     path = other()
     whole = other("whole", files=None)
     found = json.loads(launcher.call("ckpt", "diff", path, whole, "--json", code=0).stdout)
@@ -72,7 +69,6 @@ def test_two_are_compared(launcher, other):
 
 
 def test_what_other_tools_have_no_names_for_is_refused(launcher, other):
-    """Neither written nor read."""
     path = other()
     for form, output in (("dcp", "dcp"), ("mindspore", "model.ckpt")):
         done = launcher.call("ckpt", "export", path, "--format", form, "--output", output, code=2)
@@ -94,13 +90,11 @@ def test_what_other_tools_have_no_names_for_is_refused(launcher, other):
     },
 ], ids=["no weights first", "a kind twice", "a buffer that is a parameter", "a buffer in another file"])  # fmt: skip
 def test_an_index_that_cannot_be_is_damage(other, facts):
-    """Nothing is read by it."""
     with pytest.raises(DamagedError):
         read_index(other(**facts))
 
 
 def test_an_index_of_the_older_schemas_has_a_tokenizer(other):
-    """The third one alone says that there may be none."""
     path = other(kinds=("weight", "first_moment", "second_moment"), buffers={}, tokens=b"tokens")
     assert read_index(path).schema == 1
     index = path / "index.json"

@@ -43,7 +43,6 @@ def steps_in(directory):
 
 
 def test_merge(launcher, run):
-    """Of the newest checkpoint of the latest run, if none is named."""
     checkpoints = run(5, 7)
     assert launcher.call("ckpt", "merge", "20260101-000000-a", "--output", "model", code=0).stdout == "model\n"
     launcher.call("ckpt", "merge", checkpoints / "step-5", "--output", "with", "--optimizer", code=0)
@@ -55,7 +54,6 @@ def test_merge(launcher, run):
 
 
 def test_merge_of_an_average(launcher, run):
-    """Of the newest that are whole; the line about a damaged one says that it is left out."""
     checkpoints = run()
     for step, shift in ((2, 100.0), (4, 0.5), (6, 1.25), (7, 0.0), (9, 0.25)):
         values = numbered(SHAPES)
@@ -76,7 +74,6 @@ def test_merge_of_an_average(launcher, run):
 
 
 def test_the_hint_for_too_few_checkpoints_can_be_followed(launcher, run):
-    """Damaged ones do not count, and a run with one is no single checkpoint that a person has named."""
     checkpoints = run(2, 4, 6)
     flip(checkpoints / "step-6" / "rank1.safetensors")
     told = launcher.call("ckpt", "merge", checkpoints.parent, "--output", "model", "--average", "5", code=2).stderr
@@ -91,63 +88,45 @@ def test_the_hint_for_too_few_checkpoints_can_be_followed(launcher, run):
 
 
 def test_an_average_of_too_few_or_of_different_trainings_is_refused(launcher, run, snapshot):
-    """Nothing is written; a single checkpoint is too few, too."""
     checkpoints = run(5, 7)
     write(launcher.directory / "mixed" / "step-1", SHAPES, numbered(SHAPES), step=1)
     write(launcher.directory / "mixed" / "step-2", SHAPES, numbered(SHAPES), step=2, text="another text")
-    words = "ckpt merge --output model --average"
-    assert (
-        launcher.refused(
-            2,
-            f"{words} 3 runs/20260101-000000-a",
-            f"{words} 2 runs/20260101-000000-a/checkpoints/step-5",
-            f"{words} 2 mixed",
-            f"{words} 2 --optimizer runs/20260101-000000-a",
-            f"{words} 1 runs/20260101-000000-a",
-        )
-        == snapshot
-    )
+    words, name = "ckpt merge --output model --average", "runs/20260101-000000-a"
+    wrong = (f"3 {name}", f"2 {name}/checkpoints/step-5", "2 mixed", f"2 --optimizer {name}", f"1 {name}")
+    assert launcher.refused(2, *(f"{words} {each}" for each in wrong)) == snapshot
     flip(checkpoints / "step-5" / "rank0.safetensors")
     launcher.refused(2, f"{words} 2 runs/20260101-000000-a")
     assert not (launcher.directory / "model").exists()
 
 
 def test_what_cannot_be_made_is_refused(launcher, run, snapshot):
-    """Before anything is read: what exists is never touched; nothing of what is damaged is left."""
     checkpoints = run(5, 7)
     flip(checkpoints / "step-7" / "rank1.safetensors")
     launcher.write("taken/file")
-    assert (
-        launcher.refused(
-            2,
-            "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output taken",
-            "ckpt merge runs/20260101-000000-a/checkpoints/step-5 --output runs/20260101-000000-a/checkpoints/step-5/model",
-            "ckpt merge runs/20260101-000000-a --output model",
-            "ckpt merge no-such-run --output model",
-            "ckpt diff runs/20260101-000000-a/checkpoints/step-5 runs/20260101-000000-a/checkpoints/step-7",
-            "ckpt prune runs/20260101-000000-a/checkpoints/step-5 --keep 1",
-            "ckpt prune runs/20260101-000000-a --keep 0",
-            "ckpt merge runs/20260101-000000-a",
-        )
-        == snapshot
+    name = "runs/20260101-000000-a"
+    step = f"{name}/checkpoints/step-5"
+    merges = (f"{step} --output taken", f"{step} --output {step}/model", f"{name} --output model")
+    others = (
+        f"diff {step} {name}/checkpoints/step-7",
+        f"prune {step} --keep 1",
+        f"prune {name} --keep 0",
+        f"merge {name}",
     )
+    wrong = (*(f"merge {each}" for each in merges), "merge no-such-run --output model", *others)
+    assert launcher.refused(2, *(f"ckpt {each}" for each in wrong)) == snapshot
 
 
 def test_an_index_that_is_a_pipe_is_told_and_not_waited_for(launcher, run):
-    """The others are listed all the same."""
     checkpoints = run(5, 7)
     (checkpoints / "step-7" / "index.json").unlink()
     os.mkfifo(checkpoints / "step-7" / "index.json")
     listed = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
-    assert [(each.get("step"), "not a regular file" in (each["damage"] or "")) for each in listed] == [
-        (None, True),
-        (5, False),
-    ]
+    found = [(each.get("step"), "not a regular file" in (each["damage"] or "")) for each in listed]
+    assert found == [(None, True), (5, False)]
 
 
 @pytest.mark.parametrize("words", ["diff {run} {run}", "merge {run} --average 2 --output model"])
 def test_what_computes_needs_numpy(launcher, run, monkeypatch, words):
-    """Other commands do not."""
     run(5, 7)
     monkeypatch.setitem(sys.modules, "numpy", None)
     told = launcher.call("ckpt", *words.format(run="runs/20260101-000000-a").split(), code=2).stderr
@@ -157,7 +136,6 @@ def test_what_computes_needs_numpy(launcher, run, monkeypatch, words):
 
 
 def test_diff(launcher, run, snapshot):
-    """0 for the same state, whatever its layout; 1 for another one."""
     path, values = run(5) / "step-5", numbered(SHAPES)
     write(launcher.directory / "same", SHAPES, values, data="elsewhere")
     values["head"][2][1] += 1
@@ -174,14 +152,12 @@ def test_diff(launcher, run, snapshot):
 
 
 def test_a_strategy_follows_from_the_index(launcher, run):
-    """Checkpoints without a file of it have one, too."""
     found = json.loads(launcher.call("ckpt", "show", run(5), "--strategy", code=0).stdout)
 
     assert [each["file"] for each in found["parameters"]["head"]["boxes"]] == list(HALVES)
 
 
 def test_prune_keeps_the_newest(launcher, run, snapshot):
-    """As --dry-run says it would."""
     checkpoints = run(5, 7, 20, 100)
     planned = launcher.call("ckpt", "prune", "--keep", 2, "20260101-000000-a", "--dry-run", code=0)
     assert steps_in(checkpoints) == [100, 20, 7, 5]
@@ -204,7 +180,6 @@ def test_prune_counts_whole_ones(launcher, run):
 
 
 def test_prune_removes_nothing_where_none_is_whole(launcher, run):
-    """Nor where the index of one is of another version, which may be whole."""
     checkpoints = run(5, 7)
     for step in (5, 7):
         flip(checkpoints / f"step-{step}" / "rank0.safetensors")
@@ -227,21 +202,14 @@ def redigested(text):
 
 @pytest.mark.parametrize("reference", ["20260101-000000-a", "runs/20260101-000000-a/checkpoints", "linked"])
 def test_prune_refuses_a_run_that_is_going(launcher, run, reference):
-    """However its checkpoints are named."""
     checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
     (launcher.directory / "linked").symlink_to(checkpoints)
     launcher.refused(2, ["ckpt", "prune", reference, "--keep", 1])
-
-
-def test_prune_refuses_a_run_that_is_going_with_checkpoints_elsewhere(launcher, run):
-    """On a larger disk, to which its directory has a link."""
-    checkpoints = run(5, 7, events=[AgentStarted(acted_run.me(), None, 2)])
-    checkpoints.symlink_to(checkpoints.rename(launcher.directory / "disk"))
+    checkpoints.symlink_to(checkpoints.rename(launcher.directory / "disk"))  # a larger one
     launcher.refused(2, ["ckpt", "prune", checkpoints, "--keep", 1])
 
 
 def test_prune_follows_no_link(launcher, run):
-    """What a link points to is somebody else's."""
     checkpoints = run(7, 9)
     target = write(launcher.directory / "kept", SHAPES, numbered(SHAPES))
     (checkpoints / "step-5").symlink_to(target)

@@ -22,12 +22,14 @@ from launcher.cli.text.columns import (
 from launcher.cluster.engine_output import listed
 
 
-@pytest.mark.parametrize(("count_bytes", "words"), [
-    (None, "-"), (0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 39, "1.5 TiB"), (5 << 50, "5.0 PiB"),
-    (1 << 70, "1024.0 EiB"), (-7, "-7 B"),
-])  # fmt: skip
-def test_sizes(count_bytes, words):
-    assert size(count_bytes) == words
+def test_sizes_and_counts():
+    sizes = {
+        None: "-", 0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 39: "1.5 TiB", 5 << 50: "5.0 PiB",
+        1 << 70: "1024.0 EiB", -7: "-7 B",
+    }  # fmt: skip
+    assert {count_bytes: size(count_bytes) for count_bytes in sizes} == sizes
+    assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
+    assert counted(0, "rank") == "0 ranks"
 
 
 def test_no_number_is_too_large():
@@ -39,18 +41,10 @@ def test_no_number_is_too_large():
         assert len(number(value, form)) <= MAX_NUMBER_CHARS
 
 
-def test_colours_take_no_column():
+def test_columns_are_counted_as_a_terminal_does():
     assert aligned(["A", "B"], [["\x1b[31mred\x1b[0m", "x"], ["blue", "y"]]) == ["A     B", "red   x", "blue  y"]
-
-
-def test_wide_characters_take_two_columns():
     lines = aligned(["A", "B", "C"], [["\u6f22", "\u5b57", "x"], ["abc", "123", "y"]], right=frozenset("B"))
     assert lines == ["A      B  C", "\u6f22    \u5b57  x", "abc  123  y"]
-
-
-def test_counts():
-    assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
-    assert counted(0, "rank") == "0 ranks"
 
 
 @pytest.mark.parametrize("words_of", [server_list, listed])
@@ -65,42 +59,28 @@ def test_names_of_servers_cannot_act_on_a_terminal(words_of):
     (9, ["NAME  WHY", "abc…  mo…"]), (3, ["NA…", "ab…"]),
 ])  # fmt: skip
 def test_columns_give_way_in_turn(width, lines):
-    """Each as far as it may; a line that is still too wide is cut."""
     rows = [["abcde", "2", "more"]]
     giving_way = (("WHY", 3), ("B", 0), ("NAME", 4))
     assert fitted(["NAME", "B", "WHY"], rows, width, giving_way=giving_way) == lines
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [("", 0), ("abc", 3), ("\u6f22\u5b57", 4), ("\U0001f600!", 3), ("e\u0301", 1), ("a\u2026", 2), ("\u200b", 0)],
-)
-def test_a_text_takes_columns(text, width):
-    assert columns_of(text) == width
-    assert cut_to(text, width) == text
-
-
-def test_a_text_is_cut_before_the_character_that_does_not_fit():
-    """Nothing behind it is kept, though it would fit."""
+def test_a_text_takes_columns_and_is_cut_before_the_character_that_does_not_fit():
+    widths = {"": 0, "abc": 3, "\u6f22\u5b57": 4, "\U0001f600!": 3, "e\u0301": 1, "a\u2026": 2, "\u200b": 0}
+    assert {text: columns_of(text) for text in widths} == widths
+    assert [cut_to(text, width) for text, width in widths.items()] == list(widths)
     assert [cut_to("a\u6f22b", width) for width in range(-1, 5)] == ["", "", "a", "a", "a\u6f22", "a\u6f22b"]
     assert [cut_to("abc", width) for width in (-1, 0, 2, 9)] == ["", "", "ab", "abc"]
 
 
 def test_a_sparkline_has_a_character_for_each_value():
-    """From the lowest block to the highest; a blank for none; the middle where all are alike."""
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 10) == BLOCKS
     assert sparkline([1, None, 2], 10) == "▁ █"
     assert sparkline([3, 3], 10) == "▅▅"
     assert sparkline([None, math.nan], 10) == "  "
     assert sparkline([], 10) == ""
-
-
-def test_a_long_series_is_a_mean_per_character():
+    # A long series has a mean per character.
     assert sparkline(range(1000), 8) == BLOCKS
     assert sparkline(range(1000), 0) == ""
     assert len(sparkline([1e308, -1e308] * 500, 7)) == 7
-
-
-def test_where_blocks_cannot_be_written_there_are_others():
     assert sparkline(range(8), 8, plain=True) == PLAIN
     assert [has_blocks(name) for name in ("utf-8", "ascii", "latin-1", None, "nonsense")] == [True, *[False] * 4]

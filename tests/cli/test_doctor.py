@@ -40,7 +40,6 @@ def port():
 
 
 def test_one_machine_is_examined_without_a_table(launcher):
-    """Nothing is left behind, and there is no link to measure."""
     done = launcher.run("doctor", "--devices", "2", "--", sys.executable, "train.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1 server examined: no problem would break a run" in done.stdout or "[slow-name]" in done.stdout
@@ -48,7 +47,6 @@ def test_one_machine_is_examined_without_a_table(launcher):
 
 
 def test_what_would_break_a_run_is_the_exit_code(launcher):
-    """As JSON it says what, and stdout holds nothing else: a port, a file as runs directory, gloo's interface."""
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         options = ("--json", "--master-port", port, "--env", "GLOO_SOCKET_IFNAME=nowhere0")
@@ -62,7 +60,6 @@ def test_what_would_break_a_run_is_the_exit_code(launcher):
 
 
 def test_what_cannot_be_meant_is_refused_before_anything_starts(launcher, table):
-    """With the exit codes of `tlaunch run`; as JSON with an examination's keys and the problems that `validate` shows."""
     table.write_text('{"status": "completed", "server_count": "1", "server_list": []}')
     assert launcher.call("doctor", "--rank-table", table).returncode == 3
     done = launcher.call("doctor", "--rank-table", table, "--json")
@@ -82,7 +79,6 @@ def test_what_cannot_be_meant_is_refused_before_anything_starts(launcher, table)
 
 
 def test_shared_memory_that_takes_no_file_is_found(launcher):
-    """A run may fail of it."""
     mount = 'mount -t tmpfs -o ro none /dev/shm && exec "$@"'
     argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *launcher.argv("doctor", "--devices", "2")]
     done = launcher.ended(argv)
@@ -146,7 +142,6 @@ def test_servers_started_by_hand_are_examined_together(launcher, table, port):
 
 
 def test_a_server_that_nobody_started_is_missing_and_the_other_is_examined(launcher, table, port):
-    """Within --join-timeout."""
     options = ("--coordinator-port", port, "--server", SERVERS[0], "--join-timeout", "2")
     done = launcher.run("doctor", "--rank-table", table, *options, "--json")
     told = json.loads(done.stdout)
@@ -158,7 +153,6 @@ def test_a_server_that_nobody_started_is_missing_and_the_other_is_examined(launc
 
 
 def test_a_run_that_is_started_on_the_other_server_is_no_part_of_it(launcher, table, port):
-    """It is refused there, and that is a finding here."""
     options = ("--rank-table", table, "--coordinator-port", port)
     other = launcher.start(
         "run", *options, "--server", SERVERS[1], "--", "sleep", "100", stderr=subprocess.PIPE, text=True
@@ -229,7 +223,6 @@ def at_work(runs_dir):
 
 
 def test_why_another_server_takes_no_part_in_the_measuring_is_told(launcher, table, port, tmp_path):
-    """Nobody waits for it any more, and it is not told as a server that did not come."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\n"
         "if 'launcher.cli.commands.doctor.trial_run' in sys.orig_argv:\n"

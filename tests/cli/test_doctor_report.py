@@ -28,7 +28,6 @@ def examination(**changes):
 
 
 def test_each_server_has_a_row_and_each_topic_with_findings_a_column():
-    """The worst of a topic stands there in a word; findings follow with their hints, then a summary."""
     assert list(report_lines(examination(), (BROKEN, RISK))) == [
         "SERVER    HOST  REACH   FILES",
         "10.0.0.1  h1    BREAKS  ok",
@@ -47,7 +46,6 @@ def test_each_server_has_a_row_and_each_topic_with_findings_a_column():
 
 
 def test_colours_say_nothing_that_words_do_not():
-    """Severities, what is well and hints have one; so many columns break no word."""
     plain = "\n".join(report_lines(examination(), (BROKEN, RISK)))
     coloured = "\n".join(report_lines(examination(), (BROKEN, RISK), Screen(coloured=True)))
     assert without_colours(coloured) == plain
@@ -56,16 +54,16 @@ def test_colours_say_nothing_that_words_do_not():
     narrow = without_colours("\n".join(report_lines(examination(), (BROKEN, RISK), Screen(coloured=True, columns=40))))
     assert narrow.split() == plain.split()
     assert max(map(len, narrow.splitlines())) <= 40
+    evil = {0: Facts("\x1b]0;title\x07h1\x1b[2J"), 1: Facts("h2")}
+    assert "\x1b" not in "\n".join(report_lines(examination(facts=evil), ()))
 
 
 def test_nothing_found_says_so():
-    """A note alone stands in no way."""
     note = Finding("no-accelerator", Topic.DEVICES, Severity.NOTE, (0, 1), "no accelerator is visible")
     assert list(report_lines(examination(), (note,)))[-1] == "2 servers examined: no problem would break a run"
 
 
 def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no_facts():
-    """Clocks that nobody measured, and a server that is silent."""
     silent = Finding("no-answer", Topic.ANSWER, Severity.BREAKS, (1,), "server 10.0.0.2: no answer")
     lines = list(report_lines(examination(facts={0: Facts("h1")}, reach={}), (silent,)))
     assert [line.split() for line in lines[:3]] == [
@@ -75,29 +73,17 @@ def test_what_was_not_asked_is_not_told_to_be_well_and_who_did_not_answer_has_no
     ]
     assert lines[-1].startswith("1 of 2 servers examined:")
     assert lines[3] == "ok where servers answered: names, network, software, table, files, limits, devices"
-
-
-def test_a_server_with_an_unknown_name_is_not_shown_as_reached():
+    # A server with an unknown name was not tried.
     untried = {0: (Attempt(1, "10.0.0.2", Outcome.UNKNOWN_NAME),)}
     assert "reach" not in next(line for line in report_lines(examination(reach=untried), ()) if "ok" in line)
-
-
-def test_nothing_is_well_where_nobody_answers():
-    """There is no line that says so."""
+    # Nothing is well if nobody answers.
     silent = Finding("no-answer", Topic.ANSWER, Severity.BREAKS, (0, 1), "servers 10.0.0.1, 10.0.0.2: no answer")
     lines = list(report_lines(examination(facts={}, reach={}), (silent,)))
     assert not any("ok" in line for line in lines)
     assert lines[-1].startswith("0 of 2 servers examined:")
 
 
-def test_what_servers_say_cannot_act_on_a_terminal():
-    """A hostname is theirs to choose."""
-    evil = {0: Facts("\x1b]0;title\x07h1\x1b[2J"), 1: Facts("h2")}
-    assert "\x1b" not in "\n".join(report_lines(examination(facts=evil), ()))
-
-
 def test_json_holds_all_that_was_asked_and_found():
-    """And nothing that JSON does not have."""
     written = json.loads(json.dumps(report_to_json(examination(), (BROKEN, RISK)), allow_nan=False))
     assert written["sound"] is False
     assert written["findings"][0] == {

@@ -20,8 +20,6 @@ LEFT = {
 
 @pytest.fixture(name="explained")
 def _explained(launcher):
-    """Runs the command; its rows by name."""
-
     def explained(*arguments, env=None):
         done = launcher.call("explain", "--no-preload", *arguments, "--", "true", env={**LEFT, **(env or {})}, code=0)
         assert list(launcher.directory.iterdir()) == []
@@ -31,7 +29,6 @@ def _explained(launcher):
 
 
 def test_each_variable_has_its_value_and_origin(explained):
-    """Layout, --env, the shell, tlaunch, and what was removed or replaced; a run's line is taken as it is."""
     options = ("--env", "X=1", "--master-port", 29876, "--detach", "--grace", 3)
     rows = explained("--devices", 4, "--mp", 2, "--rank", 3, *options)
     assert rows["rank"].endswith("device 3 of server 127.0.0.1, pp=0 dp=1 mp=1")
@@ -90,10 +87,12 @@ def test_placement_is_shown(explained):
 
 
 def test_what_is_refused(launcher, snapshot):
-    """Too few cores, as `run` refuses them; and a rank that is not there, with those that are."""
     assert launcher.refused(2, "explain --no-preload --devices 2 --rank 2 -- true") == snapshot(name="2")
     told = launcher.refused(3, "explain --no-preload --devices 5000 --bind core -- true")
     assert "5000 ranks" in told  # and how many cores this machine has
+    # A code of rank tables is explained by another command.
+    assert "tlaunch table explain RT312" in launcher.call("explain", "RT312", code=2).stderr
+    assert launcher.call("explain", "--", "true", code=0).stdout.startswith("rank 0 of 1")
 
 
 def test_cores_of_its_own_are_counted_in_words(launcher):
@@ -103,13 +102,7 @@ def test_cores_of_its_own_are_counted_in_words(launcher):
         assert re.search(r"^cpus: [\d,-]+ \(1 core of its own\)$", shown, re.MULTILINE), shown
 
 
-def test_a_code_of_rank_tables_is_explained_elsewhere(launcher):
-    assert "tlaunch table explain RT312" in launcher.call("explain", "RT312", code=2).stderr
-    assert launcher.call("explain", "--", "true", code=0).stdout.startswith("rank 0 of 1")
-
-
 def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
-    """It sets all of them; given to --config it gives the same."""
     launcher.write("mine.toml", "[train]\nsteps = 9\nlearning_rate = 0.001\n")
     options = ("--devices", "2", "--config", "mine.toml", "--set", "train.steps=5", "--profile", "--micro-batches", "2")
     shown = launcher.call("explain", "--settings", *options, code=0).stdout
@@ -124,26 +117,18 @@ def test_settings_are_a_file_that_says_where_each_comes_from(launcher):
     assert same.train.steps == 5
     again = json.loads(launcher.call("explain", "--settings", "--json", "--config", "all.toml", code=0).stdout)
     assert set(again) == set(all_settings(TransformerSettings))
-    assert again["train.steps"] == {
-        "value": 5,
-        "default": 0,
-        "origin": "all.toml:" + str(1 + shown.splitlines().index(f"steps = {lines['steps']}")),
-    }
+    line = 1 + shown.splitlines().index(f"steps = {lines['steps']}")
+    assert again["train.steps"] == {"value": 5, "default": 0, "origin": f"all.toml:{line}"}
     assert not launcher.runs.exists()
 
 
 def test_settings_begin_with_the_command_of_the_same_run(launcher):
-    """Data, devices and layout are no settings; what is one stands in the file alone."""
     launcher.call("data", "sample", "--output", "my data", code=0)
     options = ["--devices", "2", "--mp", "2", "--set", "train.steps=5", "--micro-batches", "2", "--profile", "--data"]
     shown = launcher.call("explain", "--settings", *options, "my data", code=0).stdout
     command = shlex.split(shown.splitlines()[0].split("`")[1])
     assert command == [
-        "tlaunch",
-        "--no-config",
-        "run",
-        "--devices=2",
-        "--mp=2",
+        *["tlaunch", "--no-config", "run", "--devices=2", "--mp=2"],
         "--data=my data",
         "--config=settings.toml",
     ]
@@ -160,7 +145,6 @@ def test_a_secret_in_the_command_of_the_same_run_has_to_be_filled_in(launcher):
 
 
 def test_settings_have_other_names_and_entries_of_a_persons_own(launcher):
-    """An alias counts as the setting, and what a program has by names that are chosen is shown under them."""
     [(alias, name), *_] = aliases_of(TransformerSettings).items()
     default = all_settings(TransformerSettings)[name].default
     word = f"{alias}={as_toml(default)}"
@@ -176,13 +160,11 @@ def test_settings_that_would_not_start_are_refused(launcher):
     launcher.call("explain", "--settings", "--devices", "3", "--mp", "3", code=3)
     assert "COMMAND is another program" in launcher.call("explain", "--settings", "--", "true", code=2).stderr
     for option in ("--all", "--rank=0"):
-        assert (
-            f"--settings and {option[:6].rstrip('=')}" in launcher.call("explain", "--settings", option, code=2).stderr
-        )
+        told = launcher.call("explain", "--settings", option, code=2).stderr
+        assert f"--settings and {option[:6].rstrip('=')}" in told
 
 
 def test_settings_need_no_data(launcher):
-    """Nothing is trained; a directory that is named has to be right all the same."""
     assert "[train]\n" in launcher.call("explain", "--settings", "--recipe", "resnet50", code=0).stdout
     launcher.call("explain", "--recipe", "resnet50", code=2)
     (launcher.directory / "empty").mkdir()

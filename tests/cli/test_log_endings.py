@@ -85,16 +85,14 @@ def reading(launcher, *arguments):
 def reading_in_all_modes(launcher, *arguments, lines=1):
     """As `reading`, of `logs -f` in each mode at once, behind so many lines of each: pairs of process and pipe."""
     with ExitStack() as stack:
-        followers = [
-            stack.enter_context(reading(launcher, "logs", "-f", *options, *arguments)) for options in ALL_MODES
-        ]
+        commands = [("logs", "-f", *options, *arguments) for options in ALL_MODES]
+        followers = [stack.enter_context(reading(launcher, *command)) for command in commands]
         for _, shown in followers:
             read_on(shown, lines)
         yield followers
 
 
 def ended(process):
-    """Its exit code, and what it said on stderr."""
     _, words = process.communicate(timeout=PATIENCE_S)
     return process.returncode, words.decode()
 
@@ -104,7 +102,6 @@ def ended(process):
 
 @MODES
 def test_a_reader_may_leave_after_a_line_or_at_once(talking, options):
-    """With and without --follow: quiet ends, every time."""
     some = 1 if options == ("--collapse",) else 2
     for follow, lines in ((("-f",), some), (("-f",), 0), ((), some)):
         with reading(talking, "logs", *follow, *options) as (process, shown):
@@ -138,7 +135,6 @@ def test_slow_readers_that_leave(launcher, going_on, wait_until):
 
 @MODES
 def test_a_signal_ends_a_follower(talking, options):
-    """Without a word, but for the end of the line in which a terminal shows ^C."""
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143))[: 1 if options else 2]:
         with reading(talking, "logs", "-f", *options) as (follower, shown):
             read_on(shown, 1)
@@ -201,7 +197,6 @@ def test_a_run_goes_on_whatever_its_stdout_does(launcher, stdout):
 
 
 def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on):
-    """One line says so, though its agent lives and its ranks write where nothing will find it."""
     for rank in range(2):
         going_on.train_log(rank).write_text("on\n")
     with reading_in_all_modes(launcher, "a") as followers:
@@ -215,7 +210,6 @@ def test_a_run_that_is_removed_is_not_waited_for(launcher, going_on):
 
 @pytest.mark.parametrize(("name", "options"), REMOVED, ids=str)
 def test_a_part_of_a_run_that_is_removed_is_not_missed(launcher, going_on, name, options):
-    """The others are followed until the run ends; nothing spins meanwhile."""
     with ExitStack() as stack:
         logs = [stack.enter_context(going_on.train_log(rank).open("a", buffering=1)) for rank in range(2)]
         follower, shown = stack.enter_context(reading(launcher, "logs", "-f", *options, "a"))
@@ -245,9 +239,8 @@ def test_a_run_is_followed_before_its_ranks_have_started(launcher, wait_until):
     with reading_in_all_modes(launcher, "a", lines=0) as followers:
         wait_until(lambda: rest(followers), "that they have started and sleep")
         me = identify(os.getpid())
-        acted_run.append(
-            run_dir, AgentStarted(me, None, 2), AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started)
-        )
+        starts = (AttemptStarted(0, 29500), RankStarted(0, me.pid, me.started))
+        acted_run.append(run_dir, AgentStarted(me, None, 2), *starts)
         run_dir.train_log(0).write_text("on\n")
         for _, shown in followers:
             read_on(shown, 1)
@@ -308,7 +301,6 @@ SEEKS = [("--grep", "end|0"), ("--json",), ("-n", "1"), ("--errors",)]
 
 @pytest.mark.parametrize("options", [*ALL_MODES, *SEEKS, *(("-f", *mode) for mode in ALL_MODES)], ids=" ".join)
 def test_a_line_as_long_as_a_log_needs_little_memory(launcher, long_run, short_kib, options):
-    """It comes in pieces, and what stands around it is seen."""
     long_kib, last = peak_of(launcher, long_run, *options, "long")
     assert long_kib - short_kib < MAX_MORE_KIB
     assert (b"no traceback in these logs" if "--errors" in options else b"end") in last

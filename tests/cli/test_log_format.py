@@ -14,7 +14,6 @@ LONG = "é" * PIECE_BYTES + "x"  # three pieces
 
 
 def shape(ranks=(0, 1), **look):
-    """For a pipe or a file."""
     return Format(LineOptions(**look), io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), PLACES, ranks)
 
 
@@ -68,7 +67,6 @@ SIZE = 300_000
 
 
 def shown(beginnings, *chunks):
-    """What is seen of these bytes of rank 0."""
     reader, offset, seen = LineReader(0), 0, []
     for chunk in chunks:
         seen += reader.lines(offset, chunk)
@@ -83,12 +81,13 @@ def shown(beginnings, *chunks):
     (b"x" * 50_000 + b"\nend", [b"x" * 50_000, b"end"]),
 ], ids=["one", "two", "one piece"])  # fmt: skip
 def test_a_long_line_is_seen_once(text, seen):
-    """Its beginning; what is before and behind it is whole, and so is a line that is one piece."""
     assert shown(Beginnings(), text) == seen
 
 
 def test_a_progress_bar_goes_on_for_hours():
     assert len(shown(Beginnings(), b"10%\r" * SIZE)) > 4
+    beginnings = Beginnings()
+    assert all(beginnings.of_block(0, b"10%\r" * SIZE) for _ in range(3))
 
 
 def test_a_piece_that_was_chosen_alone_is_seen():
@@ -99,7 +98,6 @@ def test_a_piece_that_was_chosen_alone_is_seen():
 
 @pytest.mark.parametrize("end", [b"\n", b"x\n", b"x" * 70_000 + b"\n"], ids=len)
 def test_blocks_are_cut_as_lines_are(end):
-    """A block is whole lines, or a piece of one; other ranks' may stand between."""
     beginnings = Beginnings()
     blocks = [b"a\n", b"x" * 70_000, b"x" * 70_000, end + b"b\nc\n", b"d\n"]
     seen = []
@@ -107,11 +105,6 @@ def test_blocks_are_cut_as_lines_are(end):
         seen.append(beginnings.of_block(0, block))
         assert beginnings.of_block(1, b"other\n") == b"other\n"
     assert seen == [b"a\n", BEGINNING, b"", b"b\nc\n", b"d\n"]
-
-
-def test_a_progress_bar_in_blocks_goes_on():
-    beginnings = Beginnings()
-    assert all(beginnings.of_block(0, b"10%\r" * SIZE) for _ in range(3))
 
 
 def test_a_character_is_not_torn():
@@ -129,14 +122,9 @@ UNMARKED = ["Traceback", "  File", "[rank0]: another's", "[W1127 12:00:00 x]", "
     (None, "[1] ", True), ("{global_rank:02}|", "01|", True), ("{device} ", "5 ", False), ("", "", False),
 ])  # fmt: skip
 def test_torchs_mark_of_a_rank_is_left_out_behind_the_same_rank(prefix, seen, is_left_out, harmful):
-    """Whether lines are read or not; where nothing else tells the rank, the mark stays."""
     expected = [f"{seen}{line}" for line in (UNMARKED if is_left_out else TORCH.splitlines())]
     read = shape(prefix=prefix).lines(pieces(1, TORCH)).decode()
     unread = shape(prefix=prefix).block(1, (TORCH + harmful).encode()).decode()
     assert [read.splitlines(), unread.splitlines()[: len(expected)]] == [expected, expected]
-
-
-def test_json_has_the_text_as_it_was_written():
-    assert [
-        json.loads(line)["text"] for line in shape(as_json=True).lines(pieces(1, TORCH)).splitlines()
-    ] == TORCH.splitlines()
+    as_json = shape(as_json=True).lines(pieces(1, TORCH)).splitlines()
+    assert [json.loads(line)["text"] for line in as_json] == TORCH.splitlines()

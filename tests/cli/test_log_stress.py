@@ -42,7 +42,6 @@ def start(launcher, wait_until, ranks, *waits, options=(), lines=LINES):
 
 
 def show(launcher, *options):
-    """What `tlaunch logs` writes, as bytes."""
     done = launcher.call("logs", *options, encoding=None)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -56,13 +55,11 @@ def follow(launcher, name, *options):
 
 
 def stored(launcher, ranks):
-    """What all logs hold, with prefixes."""
     logs = [(launcher.latest / f"device{rank}" / "train.log").read_bytes() for rank in range(ranks)]
     return b"".join(b"[%d] %s" % (rank, line) for rank, log in enumerate(logs) for line in log.splitlines(True))
 
 
 def by_rank(text):
-    """The lines of each rank, in the order in which they are shown."""
     lines = {}
     for line in text.splitlines(keepends=True):
         lines.setdefault(int(line[1 : line.index(b"]")]), []).append(line)
@@ -84,7 +81,6 @@ def check_numbers(text, ranks, attempts=1, lines=LINES):
 
 
 def test_every_line_of_many_ranks_is_followed_once_and_in_order(launcher, wait_until):
-    """While all of them write; afterwards all ways to read the logs give the same bytes."""
     head = start(launcher, wait_until, RANKS, "half")
     followers = [follow(launcher, "merged", "--merge"), follow(launcher, "plain")]
     for _, path in followers:
@@ -101,7 +97,6 @@ def test_every_line_of_many_ranks_is_followed_once_and_in_order(launcher, wait_u
 
 
 def test_attempts_of_many_ranks_are_followed(launcher, wait_until):
-    """Over two restarts no line is lost, and each is said to be of the attempt that wrote it."""
     head = start(launcher, wait_until, 4, "restarts", options=("--max-restarts", 2, "--grace", 1))
     merged, merged_path = follow(launcher, "merged", "--merge")
     as_json, json_path = follow(launcher, "as_json", "--json")
@@ -212,20 +207,16 @@ def test_1024_logs_are_shown_and_followed_within_the_usual_limit(launcher, many)
     done = launcher.ended(limited(launcher, "-S -n 1024"))
     assert (set(done.stdout.splitlines()), done.stderr) == (hellos, "")
     argv = limited(launcher, "-S -n 1024", "--follow", "--merge")
-    with subprocess.Popen(
-        argv, cwd=launcher.directory, env=launcher.environment({}), stdout=subprocess.PIPE
-    ) as process:
-        seen = {process.stdout.readline().decode().rstrip() for _ in range(MANY)}
-        assert seen == hellos
-        for rank in range(MANY):
-            with many.train_log(rank).open("a") as file:
-                file.write("and more\n")
-        acted_run.append(many, AgentEnded(Cause.FINISHED, 0))
-        assert len(process.stdout.read().splitlines()) == MANY
+    process = launcher.begin(argv, stdout=subprocess.PIPE)
+    assert {process.stdout.readline().decode().rstrip() for _ in range(MANY)} == hellos
+    for rank in range(MANY):
+        with many.train_log(rank).open("a") as file:
+            file.write("and more\n")
+    acted_run.append(many, AgentEnded(Cause.FINISHED, 0))
+    assert len(process.stdout.read().splitlines()) == MANY
 
 
 def test_too_few_files_are_refused_with_what_to_do(launcher, many):
-    """A limit that may not be raised: nothing is shown by halves, and fewer ranks can be chosen."""
     done = launcher.ended(limited(launcher, "-n 256"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "ulimit -Hn" in done.stderr

@@ -66,7 +66,6 @@ def recorded(launcher):
 
 
 def test_ranks_are_chosen(recorded):
-    """By number, range, server, or as the one that failed first; one alone needs no prefix."""
     logs = recorded(["done\n", "done\nno such word\n", "done\n"], [AttemptStarted(0, 1), Judged(verdict("x"))])
     assert logs("--rank", "1", "-n", 1).stdout == "no such word\n"
     assert logs("--rank", "first-failed", "-n", 1).stdout == "no such word\n"
@@ -89,7 +88,6 @@ def test_what_means_nothing_is_refused(recorded, launcher, snapshot):
 
 
 def test_what_ranks_say_alike_is_one_line(recorded):
-    """Numbers become ranges; what one rank says alone stands by itself, in its place."""
     assert recorded(CHATTER)("--collapse").stdout.splitlines() == [
         *[f"[0-2] step {step} loss {loss:.3f}..{loss + 0.02:.3f}" for step, loss in enumerate(STEPS)],
         "[2] retrying",
@@ -104,7 +102,6 @@ def test_what_is_left_out_and_what_either_expression_matches(recorded):
 
 
 def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapshot):
-    """The first traceback of each rank, without what came before it; as JSON one object for each error."""
     logs = recorded(RAISING)
     assert launcher.scene("logs --errors", code=0) == snapshot
     told = [json.loads(line) for line in logs("--errors", "--json").stdout.splitlines()]
@@ -114,7 +111,6 @@ def test_what_was_raised_is_shown_once_with_its_ranks(recorded, launcher, snapsh
 
 
 def test_times_of_lines_merge_and_bound(recorded):
-    """Lines without a time stay behind the one before."""
     logs = recorded(TIMED)
     assert logs("--merge", "--prefix", "").stdout.splitlines()[::2] == TIMES
     between = logs("--since", "2026-11-21T12:00:02", "--until", "2026-11-21T12:00:03", "--prefix", "{time} ").stdout
@@ -127,7 +123,6 @@ def test_times_of_lines_merge_and_bound(recorded):
 
 
 def test_lines_that_tell_no_time_are_chosen_by_their_arrival(recorded, launcher):
-    """Of two ranks that print; those that came within the same second stay together."""
     now_ns = time.time_ns() // SECOND_NS * SECOND_NS
     ago = [
         {now_ns - seconds * SECOND_NS: end for seconds, end in each}
@@ -158,7 +153,6 @@ sys.exit(1 - int(attempt))
 
 
 def test_an_agent_notes_when_lines_come(launcher, wait_until):
-    """While its ranks run, and over restarts."""
     process = launcher.start("run", "--max-restarts", 1, "--", "python", launcher.write("program.py", BEGINS))
     wait_until((launcher.latest / "run.json").exists, "the run")
     run_dir = RunDir(launcher.latest.resolve())
@@ -182,7 +176,6 @@ def test_an_agent_notes_when_lines_come(launcher, wait_until):
 
 
 def test_what_is_missed_is_said(recorded, launcher, snapshot):
-    """Lines that tell no time, where one was asked for; a search without a match; a traceback."""
     recorded(["a\n", "b\n", "c\n"])
     commands = ("logs --since 10m --rank 0-1", "logs --merge --rank 0-1", "logs --errors")
     assert launcher.scene(*commands, code=0) == snapshot
@@ -190,7 +183,6 @@ def test_what_is_missed_is_said(recorded, launcher, snapshot):
 
 
 def test_json_holds_rank_attempt_and_place(recorded, launcher):
-    """One object a line; a restart's lines belong to the next attempt. Variables are shown by the same command."""
     starts = [AttemptStarted(0, 1), RankStarted(0, 1), AttemptStarted(1, 1), RankStarted(0, 1, 0, 24)]
     logs = recorded(["hello\n--- attempt 1 ---\nhello\n"], starts)
     launcher.write("runs/a/device0/env.log", "RANK_ID=0\n")
@@ -210,7 +202,6 @@ TWO_STARTS = [
 @FOLLOW
 @pytest.mark.parametrize("option", [(), ("--merge",), ("--json",)], ids=" ".join)
 def test_an_attempt_is_shown_alone(recorded, follow, option):
-    """With the line that begins it, and with other choices among its lines."""
     logs = recorded(TWO_ATTEMPTS, TWO_STARTS)
 
     def shown(*options):
@@ -235,7 +226,6 @@ def test_what_is_known_of_no_attempt_is_of_the_first(recorded):
 
 
 def test_a_log_cannot_act_on_the_terminal(recorded, launcher):
-    """Titles, cursor movements and rubbish are made harmless; colours go where nobody sees them."""
     logs = recorded([""])
     rubbish = b"\x1b]0;title\x07a\x1b[2Jb \x1b[31mred\x1b[0m \xff\x00\r\ndone 10%\rdone 20%\n"
     (launcher.runs / "a" / "device0" / "train.log").write_bytes(rubbish)
@@ -244,7 +234,6 @@ def test_a_log_cannot_act_on_the_terminal(recorded, launcher):
 
 
 def test_following_ends_with_the_run(launcher):
-    """With every line of it, in order, and with its exit code if that is wanted."""
     both = "[ -e done0 ] && [ -e done1 ]"
     script = (
         f"for n in $(seq 0 19); do echo $n; sleep 0.02; done; : > done$RANK; until {both}; do sleep 0.01; done; exit 7"
@@ -313,12 +302,9 @@ def elastic(recorded):
             before = ELASTIC[rank][: ELASTIC[rank].index(MARKS[number]) + 1] if number else []
             starts.append(RankStarted(rank, 1, 0, sum(len(f"{line}\n") for line in before)))
     servers = [server("10.0.0.1", 0), server("10.0.0.2", 2)]
-    return recorded(
-        ["".join(f"{line}\n" for line in lines) for lines in ELASTIC],
-        starts,
-        cluster={"servers": encode(servers)},
-        supervision={"grace_s": 1.0, "elastic": encode(Elastic((0, 0, 1, 1), tuple(layouts)))},
-    )
+    texts = ["".join(f"{line}\n" for line in lines) for lines in ELASTIC]
+    supervision = {"grace_s": 1.0, "elastic": encode(Elastic((0, 0, 1, 1), tuple(layouts)))}
+    return recorded(texts, starts, cluster={"servers": encode(servers)}, supervision=supervision)
 
 
 @FOLLOW
@@ -340,7 +326,6 @@ def test_a_line_is_of_the_server_and_device_that_its_attempt_gave_the_rank(elast
 
 
 def test_last_lines_of_a_server_and_what_ranks_say_alike_there(elastic):
-    """They are counted among the lines of its ranks; a rank that was never there is refused."""
     assert elastic("--server", "10.0.0.1", "-n", 1, "--prefix", "").stdout == "c0\na1\n"
     assert elastic("--server", "10.0.0.2", "--collapse", "--grep", "^b").stdout == "[0-1] b0..1\n"
     assert elastic("--server", "10.0.0.1", "--rank", "3").returncode == 2
@@ -349,7 +334,6 @@ def test_last_lines_of_a_server_and_what_ranks_say_alike_there(elastic):
 
 @FOLLOW
 def test_the_last_lines_of_those_selected(recorded, follow):
-    """Not what was selected among the last ones; a line below its level and time belongs to them."""
     error = "2026-11-21 12:00:00 ERROR no\n  1\n  2\n  3\n"
     logs = recorded(["x 1\nx 2\nx 3\n" + "y\n" * 50, error])
     assert logs(*follow, "-n", 2, "--grep", "x").stdout == "[0] x 2\n[0] x 3\n"
@@ -361,7 +345,6 @@ def test_the_last_lines_of_those_selected(recorded, follow):
 
 @pytest.mark.parametrize("options", [(), ("-f",), ("-f", "--merge"), ("--collapse",), ("-n", 1)], ids=str)
 def test_what_is_no_log_is_told(recorded, launcher, options):
-    """With its name; the others are shown, and one that never came is not missed."""
     logs = recorded(["on\n", None, None, None])
     (launcher.runs / "a" / "device1" / "train.log").mkdir()
     os.mkfifo(launcher.runs / "a" / "device2" / "train.log")
@@ -381,7 +364,6 @@ def test_a_long_line_is_one_line_in_a_pipe(recorded, options):
 
 
 def test_a_search_shows_what_it_has_found_while_it_goes_on(recorded, launcher):
-    """What it finds at the start of a log is there long before the end; Ctrl-C ends it without a word."""
     recorded(["the one\n" + "another\n" * 5_000_000])
     search = launcher.start("logs", "--grep", "the o.e", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     first = search.stdout.readline()

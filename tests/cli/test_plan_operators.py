@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from launcher.cli.commands.plan.graph import dot_of, svg_of
-from launcher.cli.commands.plan.table import lines_of, lines_of_all
+from launcher.cli.commands.plan.operators import lines_of, lines_of_all
 from launcher.cli.text.columns import columns_of
 from launcher.core.codec import encode
 from launcher.core.run_dir import strategy_name
@@ -47,10 +47,7 @@ def test_what_it_says(launcher, run, snapshot):
     ]
     (run / "strategy" / strategy_name(3)).write_text("{}")
     launcher.call("plan", "operators", code=0)  # of another rank
-    done += [
-        launcher.call("plan", "operators", "--rank", 3, code=2),
-        launcher.call("plan", "operators", "--all", code=2),
-    ]
+    done += [launcher.call("plan", "operators", *words, code=2) for words in (("--rank", 3), ("--all",))]
     (run / "strategy" / strategy_name(3)).unlink()
     done.append(launcher.call("plan", "operators", "--all", code=2))
     for path in (run / "strategy").iterdir():
@@ -60,7 +57,6 @@ def test_what_it_says(launcher, run, snapshot):
 
 
 def test_json_is_the_report_itself(launcher, run):
-    """Of a directory as well; of all ranks, all of them."""
     assert json.loads(launcher.call("plan", "operators", "--json", code=0).stdout) == encode(report_of(0))
     found = launcher.call("plan", "operators", run / "strategy", "--json", "--all", code=0).stdout
     assert json.loads(found) == [encode(report_of(rank)) for rank in range(RANKS)]
@@ -82,19 +78,13 @@ def long_report():
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_lines_fit_a_terminal(width, snapshot):
-    lines = [
-        *lines_of(long_report(), width),
-        "",
-        *lines_of(report_of(0), width),
-        "",
-        *lines_of_all(equal_ranks([report_of(0)]), width),
-    ]
+    every = lines_of_all(equal_ranks([report_of(0)]), width)
+    lines = [*lines_of(long_report(), width), "", *lines_of(report_of(0), width), "", *every]
     assert max(map(columns_of, lines)) <= width
     assert "\n".join(lines) == snapshot
 
 
 def test_the_graph(launcher, run):
-    """Every operator is a box that names its strategy and says in words what its colour says; so does the legend."""
     done = launcher.call("plan", "operators", "--dot", "operators.dot", code=0)
     assert done.stdout == "operators.dot\n"
     report = report_of(0)
@@ -119,15 +109,8 @@ def layered(*layers, cuts=None):
     """A report whose operators are `add` and `relu` of each of these layers, which follow one another."""
     first = report_of(0).operators[0]
     names = [f"{layer}.{name}" for layer in layers for name in ("add", "relu")]
-    operators = [
-        replace(
-            first,
-            name=name,
-            kind=name[-3:],
-            output=replace(first.output, name=name, cuts=(cuts or {}).get(name, (2, 1))),
-        )
-        for name in names
-    ]
+    outputs = [replace(first.output, name=name, cuts=(cuts or {}).get(name, (2, 1))) for name in names]
+    operators = [replace(first, name=output.name, kind=output.name[-3:], output=output) for output in outputs]
     edges = [ReportEdge(source, target, 0) for source, target in itertools.pairwise(["x", *names])]
     return replace(report_of(0), operators=tuple(operators), edges=tuple(edges), collectives=())
 
@@ -138,7 +121,6 @@ def layered(*layers, cuts=None):
     (range(12), {"encoder.10.relu": (1, 2)}, ["encoder.0..9", "encoder.10", "encoder.11"]),
 ])  # fmt: skip
 def test_equal_layers_are_drawn_once(layers, cuts, clusters):
-    """Those that follow one another by number, and have the same layouts."""
     dot = dot_of([layered(*(f"encoder.{layer}" for layer in layers), cuts=cuts)])
     assert re.findall(r'^  label="(.*)"$', dot, re.MULTILINE) == clusters
     assert len(re.findall(r"tooltip=", dot)) == 2 * len(clusters)
@@ -157,7 +139,6 @@ def test_edges_of_equal_layers_are_drawn_once():
 
 @needs_dot
 def test_the_drawing(launcher, run):
-    """It needs no other file."""
     done = launcher.call("plan", "operators", "--all", "--svg", "a.svg", "--dot", "a.dot", code=0)
     assert done.stdout == "a.svg\na.dot\n"
     content = (launcher.directory / "a.svg").read_text()
@@ -167,7 +148,6 @@ def test_the_drawing(launcher, run):
 
 
 def test_without_graphviz_a_drawing_is_refused(launcher, run, snapshot):
-    """Or with one that fails. Nothing is written then, except by --dot alone."""
     bin_directory = launcher.directory / "bin"
     bin_directory.mkdir()
     svg, dot = "plan operators --svg a.svg --dot b.dot", "plan operators --dot a.dot"
@@ -183,7 +163,6 @@ HOSTILE = '</text><script>"&lt;\\\n\x1b[2J'
 
 
 def test_names_are_no_markup(launcher, run):
-    """Whatever a file may say."""
     operator = replace(report_of(0).operators[0], name=HOSTILE, kind=HOSTILE)
     report = replace(report_of(0), operators=(operator,), edges=(), collectives=(), recipe=HOSTILE)
     (run / "strategy" / strategy_name(0)).write_text(report_text(report))

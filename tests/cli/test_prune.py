@@ -41,7 +41,6 @@ def left_in(runs):
 
 
 def test_runs_that_are_over_are_removed(launcher):
-    """The newest so many are kept of those in the state that is given; names are on stdout, the rest on stderr."""
     for name in ("d", "c", "b", "a"):
         make(launcher.runs, name, Cause.FAILED if name in "bc" else Cause.FINISHED)
     assert launcher.call("prune", "--keep", 4, "--yes", code=0).stdout == ""
@@ -69,7 +68,6 @@ def test_nothing_is_removed_unless_it_is_said_what(launcher, typed):
 
 
 def test_what_may_be_active_stays(launcher):
-    """A run that runs, one of another machine or version, one whose ranks an engine of the user's has started."""
     make(launcher.runs, "over")
     gone = replace(identify(os.getpid()), started=1)
     acted_run.make(launcher.runs / "there", [AgentStarted(replace(gone, host="another"), None, 2)])
@@ -93,7 +91,6 @@ def test_what_may_be_active_stays(launcher):
 
 
 def test_a_run_that_another_goes_on_from_stays_with_it(launcher):
-    """Over several runs; it goes when the last of them does."""
     make(launcher.runs, "a", Cause.FAILED, **continuing(launcher.runs / "b"))
     make(launcher.runs, "b", **continuing(launcher.runs / "c"))
     make(launcher.runs, "c")
@@ -106,7 +103,6 @@ def test_a_run_that_another_goes_on_from_stays_with_it(launcher):
 
 
 def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
-    """Where this user has begun runs in that directory."""
     root = make(launcher.runs, "a")
     make(launcher.directory / "others", "b", **continuing(root))
     states = {"XDG_STATE_HOME": str(launcher.directory / "state")}
@@ -128,7 +124,6 @@ def test_a_run_that_begins_meanwhile_keeps_what_it_goes_on_from(launcher):
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_so_does_one_in_another_directory(launcher, monkeypatch, is_known):
-    """Whether runs of this user have begun there before or not."""
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     root, others = make(launcher.runs, "a"), launcher.directory / "others"
     known = make(others, "b") if is_known else None
@@ -155,7 +150,6 @@ def test_a_removal_that_another_finishes_is_one_of_this_command(launcher, monkey
 
 
 def test_nothing_beside_the_runs_is_touched(launcher):
-    """Neither what links lead to nor what is no run; `latest` leads to the newest run that is left."""
     make(launcher.runs, "b")
     inside = make(launcher.runs, "a")
     outside = make(launcher.directory / "elsewhere", "c", over_ns=1)
@@ -188,7 +182,6 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next(launcher, monkey
 
 
 def test_what_cannot_be_read_stops_nothing(launcher):
-    """A damaged record, and a damaged report, of a run whose events say that it is over."""
     (make(launcher.runs, "b") / "run.json").write_text("{")
     (make(launcher.runs, "a") / "report.json").write_text("{")
     assert set(launcher.call("prune", "--keep", 0, "--yes", code=0).stdout.split()) == {"a", "b"}
@@ -205,7 +198,6 @@ def test_runs_of_another_user_stay(launcher, monkeypatch):
 
 
 def test_a_person_is_asked(launcher):
-    """On a terminal; elsewhere nothing is removed without --yes."""
     make(launcher.runs, "a")
     assert launcher.call("prune", "--keep", 0).returncode == 2
     for answer, code, left in ((b"n\n", 1, {"a"}), (b"y\n", 0, set())):

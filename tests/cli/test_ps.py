@@ -32,7 +32,6 @@ def make_finished(runs, name, cause=Cause.FINISHED, exit_code=0, verdict=None):
 
 
 def test_runs_that_go_on_are_listed(launcher):
-    """Newest first, one line each; those that are over only with --all."""
     make_finished(launcher.runs, "done")
     with acted_run.playing(launcher.runs / "first"), acted_run.playing(launcher.runs / "second"):
         done = launcher.call("ps")
@@ -45,7 +44,6 @@ def test_runs_that_go_on_are_listed(launcher):
 
 
 def test_what_a_run_continues_is_listed(launcher):
-    """Where any does; harmless, and in JSON whole."""
     make_finished(launcher.runs, "a")
     assert "CONTINUES" not in launcher.call("ps", "--all").stdout
     continued = {"checkpoint": "/x/a/checkpoints/step-1500", "step": 1500, "run": "a\x1b[2J"}
@@ -59,7 +57,6 @@ def test_what_a_run_continues_is_listed(launcher):
 
 
 def test_how_runs_ended_is_listed(launcher):
-    """Exit code and first failure, harmless; a run that nobody saw end is lost."""
     make_finished(launcher.runs, "failed", Cause.FAILED, 1, VERDICT)
     make_finished(launcher.runs, "plain", Cause.FAILED, 7)
     acted_run.make(launcher.runs / "lost", [AgentStarted(agent_of_another_time(), None, 2)])
@@ -71,7 +68,6 @@ def test_how_runs_ended_is_listed(launcher):
 
 
 def test_only_what_may_go_on_is_listed_of_other_machines(launcher):
-    """This machine before its last start is over for certain."""
     acted_run.make(launcher.runs / "there", [AgentStarted(agent_of_another_time(host="another"), None, 2)])
     acted_run.make(launcher.runs / "before", [AgentStarted(agent_of_another_time(boot="another"), None, 2)])
     shown = launcher.call("ps").stdout
@@ -86,7 +82,6 @@ def test_no_run_is_no_error(launcher):
 
 
 def test_names_of_odd_bytes_survive(launcher):
-    """In the table as text that is safe to show, and as they are in JSON, which has everything."""
     make_finished(launcher.runs, "a\udce9\x1b[2Jb", Cause.FAILED, 1, VERDICT)
     done = launcher.call("ps", "--all")
     assert (done.returncode, "a\\xe9b" in done.stdout) == (0, True), done.stderr
@@ -105,18 +100,15 @@ def test_colours_of_a_failure_take_no_column(launcher):
     assert to_lines(states, len(line) - 1)[1] == line[:-2] + "…"
 
 
-@pytest.mark.parametrize(
-    ("here", "shown"), [("/", "/var/lib/runs"), ("/var", "lib/runs"), ("/var/lib", "runs"), ("/dev", "/var/lib/runs")]
-)
-def test_a_directory_is_shown_from_where_one_stands(monkeypatch, here, shown):
-    """As it is from the root, below which is everything, and from beside it."""
-    monkeypatch.chdir(here)
-    assert as_people_call_it(Path("/var/lib/runs")) == Path(shown)
+def test_a_directory_is_shown_from_where_one_stands(monkeypatch):
+    whole = "/var/lib/runs"
+    for here, shown in (("/", whole), ("/var", "lib/runs"), ("/var/lib", "runs"), ("/dev", whole)):
+        monkeypatch.chdir(here)
+        assert as_people_call_it(Path(whole)) == Path(shown)
 
 
 @pytest.mark.parametrize("width", [200, 100, 80, 70, 60, 50, 40, 30, 24])
 def test_a_narrow_terminal_loses_what_matters_least(launcher, width):
-    """Never the state or the exit code; no header is cut, and what is left of a name may be typed."""
     make_finished(launcher.runs, "20261121-053712-transformer", Cause.FAILED, 124, VERDICT)
     header, line = to_lines([look(acted_run.RunDir(launcher.runs / "20261121-053712-transformer"))], width)
     assert max(map(len, (header, line))) <= width

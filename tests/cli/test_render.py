@@ -25,7 +25,6 @@ EVERY = [
 
 
 def test_shellcheck_has_nothing_to_say(launcher, table_of, sample_tables):
-    """Also of a job on any nodes, an MPI job's script, and one with a reduced table."""
     shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
@@ -63,7 +62,6 @@ def test_names_that_a_format_cannot_hold_are_refused(launcher, table_of):
 
 @pytest.mark.parametrize("kind", EVERY, ids=" ".join)
 def test_a_file_is_what_stdout_would_be(launcher, kind):
-    """Whole, executable where it is a script, and alone in its directory."""
     shown = launcher.call("render", *kind, "--devices", 2, "--name", "n", "--", "true")
     done = launcher.call("render", *kind, "--devices", 2, "--name", "n", "-o", "made", "--", "true")
     made = launcher.directory / "made"
@@ -83,13 +81,14 @@ def test_a_file_that_exists_stays(launcher):
 
 
 def test_secrets_are_told_and_kept_from_others(launcher):
-    """A job file needs them; only its owner may read it, and no message shows what may be one."""
     secrets = ["--env", "API_KEY=abc", "-o", "run.sh", "--", "true", "--password", "abc"]
     done = launcher.call("render", "bash", "--devices", 1, *secrets)
     assert ("API_KEY, COMMAND" in done.stderr, "abc" in done.stderr) == (True, False)
     assert (launcher.directory / "run.sh").stat().st_mode & 0o777 == 0o700
     done = launcher.call("render", "kubernetes", "--image", "x", "--env-from-secret", "A_TOKEN=s3cr3t", "--", "true")
     assert (done.returncode, "s3cr3t" in done.stderr) == (2, False)
+    done = launcher.call("render", "kubernetes", "--image", "x", "--env", "A_TOKEN=x", "--", "true")
+    assert "A_TOKEN; use --env-from-secret " in done.stderr
 
 
 # --- checks of `tlaunch run` ---
@@ -165,7 +164,6 @@ def test_what_other_servers_need_to_have_is_a_warning(launcher, sample_tables):
 
 @pytest.mark.parametrize("kind", [("mpirun",), *JOBS, ("kubernetes", "--image", "x", "--flavor", "mpi")], ids=" ".join)
 def test_tlaunch_is_told_of_idle_devices_and_of_the_port(launcher, sample_tables, kind):
-    """It would refuse them otherwise, as `tlaunch render` does without the option."""
     arguments = ["--rank-table", sample_tables / "rank_table_4pcs.json", "--dp", 2]
     assert launcher.call("render", *kind, *arguments, "--", "true").returncode == 3
     wishes = ["--allow-idle-devices", "--master-port", 29877]

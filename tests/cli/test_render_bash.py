@@ -25,7 +25,6 @@ NAMES = ["a\ntouch bad", "$(touch bad)", "`touch bad`", "a) touch bad ;;", "'", 
 
 
 def dumped(launcher, ranks):
-    """The environments and arguments of ranks."""
     found = [json.loads((launcher.directory / f"dumped{rank}").read_text()) for rank in range(ranks)]
     return [environment for environment, _ in found], [arguments for _, arguments in found]
 
@@ -70,7 +69,6 @@ def test_the_script_replaces_nothing_of_the_environment(launcher, script):
 
 
 def test_values_arrive_as_they_are(launcher, script):
-    """In arguments, variables, and the names of directories; nothing of them is executed."""
     variables = [word for number, value in enumerate(ODD) for word in ("--env", f"ODD{number}={value}")]
     odd_names = ["--env", "IFS=x", "--env", "UID=5", "--env", "with.dots-=1", "--env", "BASH_ENV=$(touch bad)"]
     places = ["--runs-dir", "-r $(touch bad)\n'\"", "--name", "-n}`touch bad`'\""]
@@ -87,7 +85,6 @@ def test_values_arrive_as_they_are(launcher, script):
 
 
 def test_names_of_servers_are_not_executed(launcher, script, table_of):
-    """They stand in comments, and as an address where there are several."""
     for names in (NAMES, NAMES[::-1]):
         table = table_of({name: [rank] for rank, name in enumerate(names)})
         script.render("--rank-table", table, "--", sys.executable, "-c", DUMP)
@@ -108,7 +105,6 @@ def test_ranks_start_in_the_working_directory(launcher, script, name, is_absolut
 
 
 def test_its_files_say_what_those_of_run_say(launcher, script, sample_tables):
-    """env.log, run.json and a table cut to the ranks; without secrets, and without what the shell had anyway."""
     chosen = {"PLAIN": "back\\slash\nand\r more", "EMPTY": "", "COMPANY": "a=b", "OMP_NUM_THREADS": "3", "WORDS": "a b"}
     secrets = {"HF_TOKEN": "s3cr3t", "PROXY": "http://me:s3cr3t@host", "db.password": "s3cr3t"}
     secrets["HEADER"] = "Authorization: Bearer s3cr3t"
@@ -149,7 +145,6 @@ def is_part_of(one, other):
 
 
 def files_of(run_dir):
-    """run.json, the lines of a rank's env.log, and the table of its ranks."""
     log = (run_dir / "device0" / "env.log").read_text().splitlines()
     return json.loads((run_dir / "run.json").read_text()), log, (run_dir / "rank_table.json").read_text()
 
@@ -164,7 +159,6 @@ def test_last_lines_cannot_act_on_a_terminal(launcher, script, environment):
 
 
 def test_output_and_order(launcher, script):
-    """A log per rank with both streams; runs of one second have their own names, and a directory `latest` stays as it is."""
     launcher.latest.mkdir(parents=True)
     script.render("--devices", 3, "--name", "n", "--", "sh", "-c", "echo out $RANK; echo err >&2; cat")
     for _ in range(3):
@@ -178,7 +172,6 @@ def test_output_and_order(launcher, script):
 
 
 def test_two_servers(launcher, script, table_of):
-    """Each runs its own ranks, in one run's directory where they share a file system."""
     table = table_of({"h2": [2, 3], "h1": [0, 1]})
     script.render("--rank-table", table, "--name", "both", "--", sys.executable, "-c", DUMP)
     assert [script.run(str(index)).returncode for index in range(2)] == [0, 0]
@@ -194,7 +187,6 @@ def test_two_servers(launcher, script, table_of):
 
 
 def test_servers_and_names_that_cannot_be_are_refused(launcher, script, table_of):
-    """In a line that begins like every error, before anything is made; no run is written over."""
     script.render("--rank-table", table_of({"h1": [0], "h2": [1]}), "--name", "both", "--", "true")
     for words in ((), ("",), ("2",), ("x",), ("0", "a/b"), ("0", ".."), ("0", "latest"), ("0", "latest~1")):
         done = script.run(*words)
@@ -206,7 +198,6 @@ def test_servers_and_names_that_cannot_be_are_refused(launcher, script, table_of
 
 
 def test_the_bundled_trainer(launcher, script):
-    """Without a command the script starts it as `tlaunch run` does."""
     options = ["--devices", 2, "--mp", 2, "--set", "train.steps=2", "--set", "model.d_model=16"]
     script.render(*options)
     [command] = re.findall(r"^_command=\((.*)\)$", script.path.read_text(), re.MULTILINE)

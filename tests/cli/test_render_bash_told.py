@@ -25,7 +25,6 @@ def state_of(launcher):
 
 
 def end(process, number):
-    """Send a signal to a script and wait for its end; its exit code."""
     process.send_signal(number)
     process.communicate(timeout=60)
     return process.returncode
@@ -39,7 +38,6 @@ def end(process, number):
     [("kill -TERM $$", 143, {}), ("exec /nowhere", 127, {}), ("exit 7", 7, {"SHELLOPTS": "errexit"})],
 )
 def test_the_first_that_fails_ends_the_others(launcher, script, deed, code, environment):
-    """Its exit code is the script's, and its log is shown; ranks that ended only because of it are not reported."""
     program = f"echo here is $RANK; if [ $RANK = 2 ]; then {deed}; fi; sleep 1000; exit 9"
     script.render("--devices", 4, "--", "sh", "-c", program)
     done = script.run(env=environment)
@@ -109,29 +107,24 @@ def debugged(launcher, command):
 
 
 def test_a_signal_ends_all(launcher, script):
-    """Ranks, and their children, before the script itself is gone."""
     process = script.running("--", "sh", "-c", "sleep 1000 & echo ready; sleep 1000", ranks=3)
     assert end(process, signal.SIGHUP) == 129
     assert launcher.processes() == []
 
 
-def test_who_does_not_go_is_killed_after_the_grace(launcher, script, programs, wait_until):
-    process = script.running("--grace", 1, "--", sys.executable, programs / "stubborn.py", "ignore")
+@pytest.mark.parametrize(("grace", "is_twice"), [(1, False), (3600, True)], ids=["after the grace", "at once"])
+def test_who_does_not_go_is_killed(launcher, script, wait_until, grace, is_twice):
+    process = script.running("--grace", grace, "--", sys.executable, PROGRAMS / "stubborn.py", "ignore")
+    if is_twice:
+        process.send_signal(signal.SIGINT)
+        assert "ending 2 ranks" in process.stderr.readline()
     assert end(process, signal.SIGINT) == 130
-    wait_until(lambda: not launcher.processes(), "the end of who was killed")
+    wait_until(lambda: is_twice or not launcher.processes(), "the end of who was killed")
+    assert launcher.processes() == []
     assert [rank.status for rank in state_of(launcher).ranks] == [-signal.SIGKILL] * 2
 
 
-def test_a_second_interrupt_kills_at_once(launcher, script, programs):
-    process = script.running("--grace", 3600, "--", sys.executable, programs / "stubborn.py", "ignore")
-    process.send_signal(signal.SIGINT)
-    assert "ending 2 ranks" in process.stderr.readline()
-    assert end(process, signal.SIGINT) == 130
-    assert launcher.processes() == []
-
-
 def test_a_rank_whose_whole_group_is_killed(launcher, script, wait_until):
-    """Nobody is left to tell of it, and it is noticed all the same."""
     process = script.running("--", "sh", "-c", 'echo "$RANK $$"; echo ready; sleep 1000')
     pid = int((launcher.latest / "device1" / "train.log").read_text().split()[1])
     os.killpg(os.getpgid(pid), signal.SIGKILL)
@@ -146,6 +139,10 @@ def test_ranks_go_on_when_nobody_reads_what_the_script_says(launcher, script):
     process.stdout.close()
     process.stderr.close()
     assert process.wait(timeout=60) == 0
+    assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"
+    # A disk that takes nothing of the script stops no rank.
+    moved = debugged(launcher, "[[ $BASH_COMMAND == _identify* ]] && _events=/nowhere/events")
+    assert script.run(env=moved).returncode == 0
     assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"
 
 
@@ -165,7 +162,6 @@ def test_a_run_that_goes_on_is_one_of_tlaunch(launcher, script):
 
 @pytest.mark.parametrize(("number", "words"), {signal.SIGTERM: (), signal.SIGQUIT: ("--kill",)}.items())
 def test_a_run_is_ended_by_stop(launcher, script, number, words):
-    """Its script is asked, as an agent would be; with --kill no grace passes."""
     deed = [sys.executable, PROGRAMS / "stubborn.py", "ignore"] if words else ["sh", "-c", WAITS]
     process = script.running("--grace", 3600, "--", *deed)
     done = launcher.call("stop", *words, code=0)
@@ -193,7 +189,6 @@ def test_ranks_of_a_killed_script_can_be_ended_with_what_they_have_started(launc
 
 
 def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot):
-    """In one directory where they share a disk; the part of this machine is shown."""
     script.render(
         "--rank-table", table_of({"h1": [0, 1], "h2": [2, 3]}), "--name", "both", "--", "sh", "-c", "exit $RANK"
     )
@@ -209,10 +204,3 @@ def test_each_server_tells_of_its_own_part(launcher, script, table_of, snapshot)
     first = run_dir / "server0" / "events.jsonl"
     first.write_text(re.sub(r'"host": "[^"]*"', '"host": "another"', first.read_text()))
     assert "part is shown, ranks 2-3" in launcher.call("status").stdout
-
-
-def test_a_disk_that_takes_nothing_of_it_stops_no_rank(launcher, script):
-    script.render("--devices", 2, "--", "sh", "-c", "echo done")
-    moved = debugged(launcher, "[[ $BASH_COMMAND == _identify* ]] && _events=/nowhere/events")
-    assert script.run(env=moved).returncode == 0
-    assert (launcher.latest / "device1" / "train.log").read_text() == "done\n"

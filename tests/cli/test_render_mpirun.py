@@ -55,7 +55,6 @@ def ended(process):
 
 
 def test_ranks_are_those_of_the_table(launcher, script):
-    """Values arrive as they are, and secrets in no command line."""
     devices = [{"device_id": str(7 - rank), "rank_id": str(rank)} for rank in range(4)]
     server = {"server_id": "127.0.0.1", "device": devices}
     table = {"version": "1.0", "server_count": "1", "status": "completed", "server_list": [server]}
@@ -72,7 +71,6 @@ def test_ranks_are_those_of_the_table(launcher, script):
 
 
 def test_the_environment_is_left_alone(launcher, script):
-    """A variable that the script might call its own arrives; the port and address of another job are not taken."""
     shell = dict.fromkeys(("name", "count", "hosts", "here", "variable", "mpirun", "code"), "mine")
     shell["TMPDIR"] = str(launcher.directory / "a, b")
     Path(shell["TMPDIR"]).mkdir()

@@ -60,7 +60,6 @@ ASKED = """
 
 @pytest.mark.parametrize("kind", [RUN, EXEC], ids=["run", "exec"])
 def test_what_slurm_is_asked_for(launcher, table_of, sample_tables, kind, snapshot):
-    """Nodes, tasks, CPUs, memory and devices, and what was wished besides; the first lines say what a script does."""
     table_of({"n2": [3], "n1": [0, 1, 2]})
     launcher.call("table", "generate", "--servers", "n3,n1.example.org", "--devices", 2, "-o", "domains.json")
     launcher.write("addresses.json", (sample_tables / "rank_table_16pcs.json").read_text())
@@ -149,13 +148,10 @@ def _cluster(launcher, slurm, wait_until):
     return Cluster(launcher, slurm, wait_until)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "cpu_count"),
-    [(RUN, (), 16), (EXEC, ("--cpus-per-device", 3, "--resource", "gpu"), 12)],
-    ids=["whole nodes", "shared nodes"],
-)
+@pytest.mark.parametrize(("kind", "options", "cpu_count"), [
+    (RUN, (), 16), (EXEC, ("--cpus-per-device", 3, "--resource", "gpu"), 12),
+], ids=["whole nodes", "shared nodes"])  # fmt: skip
 def test_a_job_on_any_nodes_ends_well(launcher, cluster, kind, options, cpu_count):
-    """It has a CPU for each rank, waits for no node by name, and takes whichever are free."""
     wishes = ("--nodes", 2, "--devices", 2, *options, "--name", "t")
     busy = cluster.ask("sbatch", "--parsable", "--nodelist=n1", "--exclusive", "--wrap", "sleep 600").strip()
     try:
@@ -197,7 +193,6 @@ def test_slurm_takes_the_script(launcher, cluster, table_of):
 
 @pytest.mark.parametrize("kind", [EXEC, RUN], ids=" ".join)
 def test_ranks_are_on_the_servers_of_the_table(launcher, cluster, table_of, kind):
-    """Whatever Slurm's own order is; an array goes on until one job ends well; secrets are in no command line."""
     odd = ["a  b", "$(touch bad)", "`touch bad`", "new\nline", "'\""]
     wishes = ["--rank-table", table_of({"n3": [0, 2, 3], "n1": [1]}), "--name", "t", "--restarts", 2]
     wishes += ["--env", "MY_TOKEN=hidden a b"]
@@ -246,10 +241,9 @@ def kill_agent(run, server_index):
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["any nodes", "those of the table"])
 def test_a_job_that_loses_a_server_is_queued_again(cluster, wait_until, table_of, pinned):
-    """Without that server's node where others are free; Slurm itself has noticed nothing."""
-    where = (
-        ("--rank-table", table_of({"n2": [0], "n1": [1]}), "--pin-nodes") if pinned else ("--nodes", 2, "--devices", 1)
-    )
+    where = ("--nodes", 2, "--devices", 1)
+    if pinned:
+        where = ("--rank-table", table_of({"n2": [0], "n1": [1]}), "--pin-nodes")
     wishes = (*where, "--cpus-per-device", 1, "--grace", 2, "--sbatch=--exclude=n4", "--name", "t")
     job = cluster.submit(*wishes, "--", sys.executable, "-c", AGAIN, kind=RUN, wait=False)
     wait_until(lambda: [log[:5] for log in cluster.logs()] == ["ready"] * 2, "both ranks")
@@ -288,9 +282,8 @@ def test_a_job_that_is_cancelled_after_it_lost_a_server_stays_cancelled(cluster,
 
 @pytest.mark.parametrize("ends", ["raise SystemExit(3)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_job_whose_program_fails_is_not_queued_again(cluster, ends):
-    job = cluster.submit(
-        "--nodes", 2, "--devices", 1, "--cpus-per-device", 1, "--", sys.executable, "-c", ends, kind=RUN
-    )
+    wishes = ("--nodes", 2, "--devices", 1, "--cpus-per-device", 1)
+    job = cluster.submit(*wishes, "--", sys.executable, "-c", ends, kind=RUN)
     assert re.search(r"JobState=FAILED.*Restarts=0", cluster.ask("scontrol", "--oneliner", "show", "job", job))
 
 

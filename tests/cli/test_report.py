@@ -63,7 +63,6 @@ class Runs:
             )
 
     def record(self, name, *, ranks=None, **changes):
-        """Change run.json, and what it says of the first rank."""
         path = self.directory / name / "run.json"
         record = json.loads(path.read_text()) | changes
         record["ranks"][0] |= ranks or {}
@@ -76,7 +75,6 @@ class Runs:
         return list(to_lines(self.facts(*names), width, **options))
 
     def page(self, *names):
-        """The page without its charts."""
         return to_html(self.facts(*names), lambda chart: "")
 
 
@@ -89,7 +87,6 @@ def runs(launcher):
 
 
 def test_the_summary_tells_figures_and_courses(runs, snapshot):
-    """One line each; what is not known is left out, and what is not finite is told with the last that was."""
     runs.make("finite", losses=[4.0, 3.0, None, 1.5, 2.0])
     runs.make("infinite", losses=[4.0, 3.5, None, None])
     runs.append("infinite", {"step": 9, "validation_loss": None, "perplexity": None})
@@ -102,7 +99,6 @@ def test_the_summary_tells_figures_and_courses(runs, snapshot):
 
 
 def test_what_the_steps_went_into_is_told(launcher, runs, snapshot):
-    """Their time, its parts, the stages of a pipeline; numbers too large to be added are left out."""
     runs.make("a")
     parts = {"step_s": 2.0, "compute_s": 1.0, "communication_s": 0.4, "bubble_s": 0.5, "data_s": 0.1}
     more = {"padding_share": 0.125, "utilisation": 0.5, "memory_bytes": 1 << 20, "peak_memory_bytes": 3 << 20}
@@ -119,7 +115,6 @@ def test_what_the_steps_went_into_is_told(launcher, runs, snapshot):
 
 
 def test_json_has_the_figures_as_numbers(launcher, runs):
-    """With null for what is not known, for each run in the order asked for."""
     runs.make("a", losses=[4.0, 1.5, 2.0])
     runs.make("b", failed_twice(verdict("ValueError: one"), verdict("KeyError: two")))
     runs.append("b", '{"step": 3, "loss": 1}\n')
@@ -151,7 +146,6 @@ def test_one_course_over_attempts_and_runs(launcher, runs):
 @pytest.mark.parametrize("width", [1, 20, 60, 80, 120, 200])
 @pytest.mark.parametrize("names", [("first",), ("first", "second"), ("first", "漢" * 30, "third", "fourth")])
 def test_every_summary_fits_its_width(runs, width, names):
-    """20 columns at least. Runs that do not fit side by side stand below each other; no figure is lost."""
     for number, name in enumerate(names):
         events = failed_twice(verdict("ValueError: " + "no \x1b[31msuch\x1b[0m thing " * 9), verdict("KeyError: x"))
         runs.make(name, WELL if number == 1 else events, losses=[] if number == 2 else [4.0, 2.0 + number])
@@ -165,7 +159,6 @@ def test_every_summary_fits_its_width(runs, width, names):
 
 
 def test_a_last_line_without_a_loss_hides_none(runs):
-    """The last one that was told counts, and where; a line with both losses is a step and a validation."""
     runs.make(losses=[3.0, 2.0])
     last = {"step": 9, "loss": None, "tokens_per_s": 5.0, "validation_loss": 3.5}
     runs.append("a", {"step": 8, "tokens_per_s": 5.0}, last)
@@ -174,7 +167,6 @@ def test_a_last_line_without_a_loss_hides_none(runs):
 
 
 def test_what_is_wrong_with_metrics_is_told(runs):
-    """Lines that are not understood, a file without steps, and none at all: in text and page, of whichever run."""
     runs.make("strange", losses=[3.0, 2.0])
     runs.append("strange", *['{"step": 3, "loss": 1}\n'] * 5)
     runs.make("no-steps")
@@ -211,7 +203,6 @@ def test_a_run_that_goes_on_is_reported_up_to_now(launcher, runs):
 
 
 def test_a_lost_run_lasted_until_its_last_sign_of_life(runs):
-    """Not only until its last event: in figures, and where an attempt is told."""
     begun_ns = time.time_ns() - 60 * 10**9
     run_dir = runs.make(events=())
     events = [AgentStarted(acted_run.someone_gone(), None, 1), AttemptStarted(0, 1), RankStarted(0, 50)]
@@ -229,7 +220,6 @@ def test_a_lost_run_lasted_until_its_last_sign_of_life(runs):
 
 
 def test_attempts_are_told_with_their_verdicts_and_last_lines(runs):
-    """The traceback, or the end of what the culprit wrote in that attempt; why there was no other attempt."""
     log = "deep in the first\n\x1b[1mlast words\x1b[0m\n--- attempt 1 ---\nlater\n"
     events = failed_twice(verdict("exit code 7"), verdict("KeyError: two", "Traceback: of two"), log.index("later"))
     run_dir = runs.make(events=events, losses=[4.0, 3.0])
@@ -304,7 +294,6 @@ def test_where_no_mark_could_be_written_no_attempt_has_the_lines_of_another(runs
 
 
 def test_runs_are_compared_with_what_differs(runs):
-    """Only the settings that are not the same: of long values the beginning, and nothing that tlaunch itself sets."""
     own = ("LOCAL_BATCH", "RANKING_LOSS", "DEVICE_IDS", "RANK_0_ONLY")
     tlaunchs = ("RANK", "LOCAL_RANK", "MASTER_PORT", "DEVICE_ID", "RANK_ID", "TLAUNCH_RUN_DIR")
     for number, name in enumerate(("first", "second")):
@@ -328,7 +317,6 @@ def test_runs_are_compared_with_what_differs(runs):
 
 
 def test_nothing_of_others_acts_in_the_page(runs):
-    """Neither a run's name, nor verdicts, tracebacks, log lines, commands, nor what a program counts as saved."""
     names = ("<script>a", "b&amp;\x1b[2J\"'")
     for name in names:
         events = failed_twice(verdict(f"ValueError: {HOSTILE}"), verdict(HOSTILE, HOSTILE))
@@ -352,7 +340,6 @@ def test_nothing_of_others_acts_in_the_page(runs):
 
 
 def test_the_page_needs_no_network_and_no_script(runs):
-    """Nothing in it refers to anything outside, and its own policy would not load it."""
     runs.make(events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two")), losses=[3.0, 2.0])
     page = to_html(runs.facts("a"), to_svg)
     assert page.count("<svg") == 5
@@ -367,7 +354,6 @@ def test_the_page_needs_no_network_and_no_script(runs):
 
 
 def test_a_page_is_written_whole_or_not_at_all(launcher, runs):
-    """What is not writable is told, with exit code 2, and nothing is left beside it; a link to a file stays a link."""
     runs.make(losses=[3.0])
     (launcher.directory / "link").symlink_to("page.html")
     with Path("/dev/full").open("w") as full:
@@ -382,34 +368,22 @@ def test_a_page_is_written_whole_or_not_at_all(launcher, runs):
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "pipe"}
 
 
-def test_what_cannot_be_is_refused(launcher, runs):
-    runs.make(losses=[3.0])
-    options = ("--html ''", "--html x/", "--html - --json", "nowhere")
-    launcher.refused(2, *(f"report a {words}" for words in options))
-
-
 def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
     runs.make(losses=[3.0])
+    launcher.refused(2, *(f"report a {words}" for words in ("--html ''", "--html x/", "--html - --json", "nowhere")))
     with_it = launcher.scene("report a", "report a --json", code=0)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
-    assert launcher.scene("report a", "report a --json", code=0) == with_it
-    assert "pip install matplotlib" in launcher.refused(2, "report a --html x")
-
-
-def test_a_matplotlib_of_which_a_part_is_missing_is_refused(launcher, runs, monkeypatch):
-    runs.make(losses=[3.0])
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
-    assert "matplotlib cannot be loaded" in launcher.refused(2, "report a --html x")
+    for missing, told in (("matplotlib", "pip install matplotlib"), ("matplotlib.figure", "cannot be loaded")):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, missing, None)
+            assert launcher.scene("report a", "report a --json", code=0) == with_it
+            assert told in launcher.refused(2, "report a --html x")
 
 
 def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
-    """By the expression that the run was given; where the figures come from is said."""
     launcher.runs.mkdir()
-    run_dir = acted_run.make(
-        launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=r"at=(?P<step>\d+) cost=(?P<loss>\S+)"
-    )
+    regex = r"at=(?P<step>\d+) cost=(?P<loss>\S+)"
+    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=regex)
     run_dir.train_log(1).write_text("at=7 cost=2\nat=8 cost=1\nstep 9 loss 0\n")
     done = launcher.call("report", "a")
     said = ("without metrics.jsonl" in done.stdout, "device1/train.log" in done.stdout)
@@ -420,7 +394,6 @@ def test_what_was_printed_is_reported_where_nothing_else_was_measured(launcher):
 
 
 def test_a_number_that_is_the_least_possible_is_called_so(launcher):
-    """The last batches of each epoch have told nothing."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 1)])
     run_dir.train_log(0).write_text("".join(f"Epoch: {n} [{at}/128 (1%)]\tLoss: 2\n" for n in (1, 2) for at in (0, 96)))
     said = launcher.call("report", "a").stdout
@@ -430,7 +403,6 @@ def test_a_number_that_is_the_least_possible_is_called_so(launcher):
 
 
 def test_samples_that_were_printed_are_called_so(launcher):
-    """Beside a run that tells steps, which have the row then."""
     launcher.runs.mkdir()
     for name, text in (("a", "loss: 2.5  [   64/  128]\nloss: 1.5  [  128/  128]\n"), ("b", "step 1200 loss 2\n")):
         run_dir = acted_run.make(launcher.runs / name, [AgentStarted(AGENT, None, 1)])

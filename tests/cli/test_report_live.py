@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from launcher.cli.commands.report.charts import Chart, Series
-from launcher.cli.commands.report.curves import MAX_BUCKETS, SIDE, drawn, thinned
-from launcher.cli.commands.report.live import LiveView
+from launcher.cli.commands.report.live import MAX_BUCKETS, SIDE, LiveView, drawn, thinned
 from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.machine.proc import identify
@@ -72,6 +71,8 @@ def test_it_listens_on_the_loopback_interface_alone(launcher):
         listening = {each.laddr for each in sockets if each.status == psutil.CONN_LISTEN}
         assert listening == {("127.0.0.1", served.port)}
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", served.address)
+        done = launcher.run("report", "--live", "a", "--port", served.port, code=2)
+        assert (f"port {served.port} of 127.0.0.1" in done.stderr, "hint: " in done.stderr) == (True, True)
 
 
 def test_nothing_is_told_without_the_token_or_by_another_name(launcher):
@@ -87,17 +88,13 @@ def test_nothing_is_told_without_the_token_or_by_another_name(launcher):
             assert served.get(served.path, Host=host)[0] == 200
 
 
-def test_nothing_but_the_page_and_its_news_is_served(launcher):
+def test_nothing_but_the_page_and_its_news_is_served_and_they_load_nothing_else(launcher):
     with acted(launcher) as (served, _, _):
         inside = ("run.json", "live.html", "report.css", "device0/train.log", "news/")
         for name in (*inside, "../run.json", "..%2frun.json", "/etc/passwd"):
             assert served.get(served.path + name)[0] in {403, 404}
         for query in ("seen=0&rank=2", "seen=0&rank=-1", "seen=0&rank=..", "seen=x&rank=9999999999", "rank=0x1"):
             assert served.news(query)["log"] is None
-
-
-def test_the_page_may_load_nothing_from_elsewhere(launcher):
-    with acted(launcher) as (served, _, _):
         for name in ("", "live.css", "live.js", "news?seen=0"):
             status, headers, body = served.get(served.path + name)
             policy = headers["Content-Security-Policy"]
@@ -132,9 +129,8 @@ def test_clients_that_stall_or_go_hold_up_nobody(launcher):
     with acted(launcher) as (served, _, _):
         stalled = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(9)]
         for each in stalled[:3]:
-            each.sendall(
-                f"GET {served.path}news?seen=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode() * 50
-            )  # and reads nothing
+            request = f"GET {served.path}news?seen=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            each.sendall(request.encode() * 50)  # and reads nothing
         for each in stalled[3:6]:
             each.sendall(b"GET /")
         number = served.news()["number"]
@@ -191,20 +187,15 @@ def test_what_cannot_be_followed_is_refused(launcher, snapshot):
     events = [AgentStarted(identify(1), None, 1), AttemptStarted(0, 1), RankStarted(0, 50), RankEnded(0, 50, 0)]
     acted_run.make(launcher.runs / "a", [*events, AgentEnded(Cause.FINISHED, 0)], ranks=1)
     typed = (
-        "report --live a b",
-        "report --port 8000",
-        "report --live --json a",
-        "report --live --html x a",
-        "report --live --port 0",
+        "--live a b",
+        "--port 8000",
+        "--live --json a",
+        "--live --html x a",
+        "--live --port 0",
+        "--live a",
+        "--live b",
     )
-    assert launcher.refused(2, *typed, "report --live a", "report --live b") == snapshot
-
-
-def test_a_port_that_is_in_use_is_refused(launcher):
-    with acted(launcher) as (served, _, _):
-        done = launcher.run("report", "--live", "a", "--port", served.port, code=2)
-        assert f"port {served.port} of 127.0.0.1" in done.stderr
-        assert "hint: " in done.stderr
+    assert launcher.refused(2, *(f"report {words}" for words in typed)) == snapshot
 
 
 # --- curves ---
@@ -256,7 +247,6 @@ def followed(launcher, *arguments, ranks=3):
 
 
 def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium):
-    """States, curves, the log of a rank that holds markup, a second page, and the verdict on the failure."""
     with followed(launcher, "fails") as (run, served):
         page = chromium.page(served.address)
         page.wait_for("#state", "running")
@@ -295,7 +285,6 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
 
 
 def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
-    """Its title says the scale, and so changes, too."""
     with acted(launcher) as (served, run_dir, _), run_dir.metrics.open("a") as metrics:
 
         def write(step, loss):
@@ -316,7 +305,6 @@ def test_a_chart_keeps_its_place_when_its_scale_changes(launcher, chromium):
 
 
 def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, chromium):
-    """Of 64 ranks the one that lags is first; the group opens, and a log is followed, without a mouse."""
     me = identify(1)
     ranks = [RankStarted(rank, me.pid, me.started) for rank in range(64)]
     run_dir = acted_run.make(
@@ -343,7 +331,6 @@ def test_alike_ranks_share_a_row_and_each_can_be_reached_by_keys(launcher, chrom
 
 
 def test_news_of_many_equal_ranks_are_short(launcher):
-    """What 256 of them take does not grow with their number, and again only what has changed."""
     ranks = [RankStarted(rank, 2**22 + 1, 1) for rank in range(256)]  # no process has this number
     view = LiveView(acted_run.make(launcher.runs / "a", [AgentStarted(acted_run.me(), None, 256), *ranks], ranks=256))
     view.look()

@@ -71,7 +71,6 @@ def ranks_in(told):
 
 
 def test_ranks_at_one_place_are_shown_together_and_the_outlier_first(launcher, run, wait_until):
-    """One line says it all; below stand the groups with their frames. The ranks go on."""
     run.begin(4)
     for global_rank in range(4):
         run.start(global_rank, "threads" if global_rank == 2 else "lock")
@@ -136,7 +135,6 @@ def test_only_the_ranks_that_were_asked_for_are_asked(run, told):
 
 
 def test_wrong_usage(launcher, run, snapshot):
-    """What is no list of ranks: the part that is wrong is named; a run that is not there: with the names of those that are."""
     run.begin(1)
     ranks = ("", "a", "3-", "-3", "5-3", "1,,2", "1-2-3", "0x1")
     assert launcher.refused(2, *(f"stacks --rank={text}" for text in ranks), "stacks second") == snapshot
@@ -151,7 +149,6 @@ def test_a_rank_that_is_no_python_lives_on(launcher, run):
 
 
 def test_ranks_that_have_ended_are_left_out(launcher, run, told, snapshot):
-    """And how the run is, where none is left."""
     run.begin(2)
     for global_rank in range(2):
         run.start(global_rank, "sleep")
@@ -170,7 +167,6 @@ def test_ranks_of_another_machine_are_not_asked_here(launcher, run):
 
 
 def test_where_the_coordinator_cannot_be_asked_this_server_s_ranks_are_shown(launcher, run, wait_until):
-    """With the reason why there are no others, and an exit code that tells of it."""
     run.begin(2)
     run.start(0, "lock")
     run.dir.endpoint.write_text('{"addresses": [["127.0.0.1", 1]], "key": "k"}')

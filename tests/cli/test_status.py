@@ -39,7 +39,6 @@ def test_every_rank_is_shown(launcher, snapshot):
 
 
 def test_a_narrow_terminal_keeps_the_pid(snapshot):
-    """By which one looks at a process with another tool."""
     header = ("RANK", "SERVER", "DEVICE", "STATE", "PID", "STEP", "LOSS", "BEAT", "LOG", "WRITTEN", "END")
     row = ("0", "127.0.0.1", "0", "running", "3211970", "12600", "0.0370", "0.2 s", "530.5 KiB", "0.2 s", "-")
     tables = [fitted(header, [row], width, giving_way=GIVING_WAY) for width in (90, 80, 60, 50, 40)]
@@ -47,7 +46,6 @@ def test_a_narrow_terminal_keeps_the_pid(snapshot):
 
 
 def test_a_run_that_is_over_shows_how_its_ranks_ended(launcher, snapshot):
-    """By name of the signal, or why there was no process; what was never started waits for ever."""
     events = [
         AgentStarted(AGENT, None, 3), RankStarted(0, 8), RankEnded(0, 8, -11),
         RankEnded(1, None, 127, "there is no program\x1b[2J"), AgentEnded(Cause.FAILED, 139),
@@ -71,7 +69,6 @@ def test_a_run_elsewhere_is_said_to_be_there(launcher):
 
 
 def test_whatever_a_heartbeat_says_is_shown(launcher):
-    """Numbers without an end do no harm; a loss that is none is null in JSON, which knows no other word for it."""
     with acted_run.playing(launcher.runs / "a"):
         run_dir = acted_run.RunDir(launcher.runs / "a")
         run_dir.heartbeat(0).write_text(f'{{"step": 1{"0" * 400}, "loss": NaN, "device_memory_bytes": 1{"0" * 400}}}')
@@ -90,7 +87,6 @@ def refuse(word):
 
 
 def test_restarts_are_told_once(launcher):
-    """Of how many there may be; where nothing says how many, that there were some."""
     with acted_run.playing(launcher.runs / "a"):
         acted_run.append(acted_run.RunDir(launcher.runs / "a"), AttemptStarted(1, 2))
         assert ", restarted 1x" in launcher.call("status", "a").stdout
@@ -102,7 +98,6 @@ def test_restarts_are_told_once(launcher):
 
 
 def test_the_run_that_goes_on_is_meant(launcher):
-    """Not the latest, which is over; of several the newest, with a word on the others."""
     acted_run.make(launcher.runs / "over", [AgentEnded(Cause.FINISHED, 0)])
     launcher.latest.symlink_to("over")
     with acted_run.playing(launcher.runs / "a"):
@@ -118,7 +113,6 @@ def test_the_run_that_goes_on_is_meant(launcher):
 
 
 def test_ranks_that_are_alike_share_a_row(launcher):
-    """With what they have in common, or from the smallest to the largest; those that differ come first."""
     me = acted_run.me()
     events = [AgentStarted(me, None, 20), *(RankStarted(rank, me.pid, me.started) for rank in range(20))]
     run_dir = acted_run.make(launcher.runs / "a", [*events, RankEnded(3, me.pid, -9)], ranks=20, per_server=8)
@@ -149,7 +143,6 @@ def test_figures_of_logs_stand_apart_from_heartbeats(launcher):
 
 
 def test_another_expression_may_be_given_for_the_lines_of_ranks(launcher):
-    """To `status`, `top` and `report`, instead of the run's own; a wrong one is refused."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(AGENT, None, 2)], progress_regex=r"own=(?P<step>\d+)")
     run_dir.train_log(1).write_text("own=3 at=4\nstep 5 loss 1\n")
     assert row(launcher.call("status", "a").stdout, 1)[5] == "3"

@@ -48,7 +48,6 @@ def test_stdout_is_the_result_alone(launcher, table, snapshot):
 
 
 def test_output_is_written_and_not_replaced(launcher, umask, snapshot):
-    """For owner and group; another run needs --force, before anything is read; HCCL reads files called .json alone."""
     written = "table.json --to hostfile --output hosts; table.json --to v1.2 --output table.txt"
     assert launcher.scene(*convert(written), code=0) == snapshot(name="written")
     assert stat.S_IMODE((launcher.directory / "hosts").stat().st_mode) == 0o640 & ~umask
@@ -59,7 +58,6 @@ def test_output_is_written_and_not_replaced(launcher, umask, snapshot):
 
 
 def test_there_and_back_through_files(launcher, table, snapshot):
-    """A rankfile made of a table makes the table again, but for what it has no place for, and says what is missing."""
     there, back = convert("table.json --to rankfile --output ranks; ranks --to v1.0")
     launcher.scene(there, code=0)
     result = launcher.call(*back.split())
@@ -88,7 +86,6 @@ def test_what_is_refused(launcher, snapshot):
 
 
 def test_a_table_of_hosts_alone_is_marked_and_valid(launcher, snapshot):
-    """A hostfile has no addresses: the table is for CPU or GPU, unless it has one server, and it is valid."""
     for target in ("v1.0", "v1.2"):
         done = launcher.call("table", "convert", "-", "--to", target, input="node1 slots=2\nnode2 slots=2\n")
         assert launcher.transcript(done) == snapshot(name=target)
@@ -97,7 +94,6 @@ def test_a_table_of_hosts_alone_is_marked_and_valid(launcher, snapshot):
 
 
 def test_keys_that_are_left_behind_are_named(launcher, table, snapshot):
-    """Nothing is lost without a word: each key once, and of many keys some; collective_id of v1.1 means nothing elsewhere."""
     document = json.loads(table.read_text())
     document.update({"job/name": "x", "~": 1})
     for server in document["server_list"]:
@@ -114,7 +110,6 @@ def test_keys_that_are_left_behind_are_named(launcher, table, snapshot):
 
 
 def test_the_board_of_a_lab_is_left_behind(launcher, snapshot):
-    """A note names what is unusual about it, and the list of servers."""
     document = make_lab(2, 8)
     document.update({"board_id": "0x002f", "para_plane_nic_name": ["p0", "p1"], "para_plane_nic_num": "2"})
     document["group_list"][0]["server_list"] = []
@@ -124,7 +119,6 @@ def test_the_board_of_a_lab_is_left_behind(launcher, snapshot):
 
 @pytest.mark.parametrize("force", [True, False])
 def test_a_file_made_meanwhile_is_not_replaced_unasked(table, tmp_path, force):
-    """Between the first look and the writing somebody else may have taken the name."""
     output, cluster = tmp_path / "new.json", load_cluster(table)[0]
     check_output(output, force=force)
     output.write_text("precious")

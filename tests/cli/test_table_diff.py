@@ -47,7 +47,6 @@ CHANGES = {
 
 
 def test_the_same_content_matches(launcher, files, snapshot):
-    """White space and the order of keys do not matter to HCCL; that they differ is said."""
     files(indent=None, sort_keys=True)
     assert launcher.scene("table diff a.json b.json", "table diff a.json a.json", code=0) == snapshot
     text = (launcher.directory / "a.json").read_text()
@@ -56,7 +55,6 @@ def test_the_same_content_matches(launcher, files, snapshot):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_differences(launcher, files, name, snapshot):
-    """Each with both lines, and what it means for the ranks, where that is known; one line whatever it holds."""
     files(CHANGES[name])
     assert launcher.scene("table diff a.json b.json", code=1) == snapshot
 
@@ -68,7 +66,6 @@ def test_many_differences_are_limited(launcher, files, snapshot):
 
 
 def test_broken_json_is_shown_instead(launcher, files, snapshot):
-    """Where there is no JSON there is nothing to compare: its problems go to stderr, exit code 1."""
     files()
     launcher.write("b.json", '{"version": "1.0",}')
     assert launcher.scene("table diff a.json b.json", code=1) == snapshot
@@ -78,12 +75,9 @@ def test_broken_json_is_shown_instead(launcher, files, snapshot):
 
 
 def test_unreadable_files_end_with_2(launcher, files, snapshot):
-    """A file that is not there is neither the same nor different, and stdin cannot be both."""
     files()
     assert launcher.refused(2, "table diff a.json missing.json", "table diff - -", input="{}") == snapshot
-
-
-def test_deep_nesting_has_a_message(launcher):
+    # Deep nesting has a message.
     launcher.write("b.json", f'{{"a": {"[" * 900}{"]" * 900}}}')
     done = launcher.call("table", "diff", "b.json", "-", input=f'{{"a": {"[" * 900}1{"]" * 900}}}')
     assert done.returncode in {1, 2}
@@ -99,7 +93,6 @@ def test_json_has_everything(launcher, files, snapshot):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_was_and_what_is_have_colours_of_their_own(launcher, files, change):
-    """Where colours are shown; without them the same text is left."""
     files(change)
     plain = launcher.call("table", "diff", "a.json", "b.json").stdout
     coloured = launcher.call("table", "diff", "a.json", "b.json", env={"FORCE_COLOR": "1"}).stdout

@@ -16,7 +16,6 @@ def explain(launcher):
 
 
 def test_every_code_is_explained(explain):
-    """By its title and a paragraph, under a titled hundred; so is every code of HCCL, whether a table causes it or not."""
     assert {"RT101", "RT202", "RT301", "RT402"} <= set(CODES)
     for entry in CODES.values():
         assert entry.code[:3] in SECTIONS
@@ -30,7 +29,6 @@ def test_every_code_is_explained(explain):
 
 
 def test_what_is_said_of_codes(launcher, snapshot):
-    """Title, severity, what HCCL calls it and a paragraph, once; a code of HCCL gives the rules behind it."""
     assert launcher.scene("table explain rt301 RT301 RT302", "table explain EI0014", code=0) == snapshot
 
 
@@ -41,7 +39,6 @@ def test_paragraph_is_as_wide_as_the_terminal(explain):
 
 
 def test_a_code_of_hccl_gives_all_that_it_stands_for(explain):
-    """Who comes with an error of HCCL finds the rules behind it; for programs the code itself comes first."""
     listed = [line.split()[0] for line in explain("EI0017").splitlines() if line.startswith("  ")]
     assert listed == [code for code, entry in CODES.items() if entry.hccl_code == "EI0017"]
     first, *others = json.loads(explain("--json", "ei0005"))
@@ -50,7 +47,6 @@ def test_a_code_of_hccl_gives_all_that_it_stands_for(explain):
 
 
 def test_overview_lists_all_codes_by_hundreds(explain):
-    """Without CODE there is one line per code, under its hundred's title, in order; --json has the whole catalogue."""
     lines = explain().splitlines()
     assert [line.split()[0] for line in lines if line.startswith("  ")] == list(CODES)
     assert [line for line in lines if line.startswith("RT")] == [

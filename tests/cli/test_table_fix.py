@@ -36,7 +36,6 @@ def fix(launcher):
 
 
 def test_file_is_written_with_write(launcher, path, fix, snapshot):
-    """Without --write stdout has the diff, stderr each repair; with it the file is replaced, once, and keeps its mode."""
     path.chmod(0o640)
     shown = fix("table.json")
     assert (launcher.transcript(shown), path.read_text()) == (snapshot(name="shown"), BROKEN)
@@ -50,13 +49,11 @@ def test_file_is_written_with_write(launcher, path, fix, snapshot):
 
 
 def test_stdin_is_shown_or_passed_on(fix):
-    """From - comes the diff, with --write the repaired table itself, also when there is nothing to repair."""
     assert fix("-", input=BROKEN).stdout == fix("table.json").stdout.replace("table.json", "-")
     assert [fix("-", "--write", input=text).stdout for text in (BROKEN, VALID)] == [VALID, VALID]
 
 
 def test_what_is_left_is_shown_with_code_1(launcher, path, fix, snapshot):
-    """Safe repairs are made also where a person has to decide about the rest, which is then shown."""
     path.write_text(BROKEN.replace('"rank_id": "1"', '"rank_id": "0"'))
     assert fix("table.json", "--write", code=1).stderr.splitlines() == snapshot
     assert path.read_text() == VALID.replace('"rank_id": "1"', '"rank_id": "0"')
@@ -74,7 +71,6 @@ def test_json_has_everything(launcher, fix, snapshot):
 
 
 def test_a_count_that_may_tell_of_a_lost_server_is_only_offered(launcher, path, fix, snapshot):
-    """--write leaves it as it is and says both readings, with code 1; --unsafe writes it."""
     lost = VALID.replace('"server_count": "1"', '"server_count": "2"')
     path.write_text(lost)
     assert launcher.refused(1, "table fix table.json --write") == snapshot
@@ -86,7 +82,6 @@ def test_a_count_that_may_tell_of_a_lost_server_is_only_offered(launcher, path, 
 
 
 def test_what_cannot_be_done_ends_with_2(launcher, snapshot):
-    """Wrong usage and unreadable files are said in one line; a sample, which is everybody's, is read and never written."""
     wrong = "missing.json; .; table.json --chip b2; - --write --json; --write rank_tables/rank_table_2pcs.json"
     assert launcher.refused(2, *(f"table fix {words}" for words in typed_lines(wrong))) == snapshot(name="refused")
     assert launcher.scene("table fix rank_tables/rank_table_2pcs.json", code=0) == snapshot(name="read")

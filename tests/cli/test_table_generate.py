@@ -41,7 +41,6 @@ def generate(options):
 
 
 def test_conf_to_a_table_that_validates(launcher, umask, snapshot):
-    """A table from an hccn.conf is valid without a warning, has its addresses, and is readable by group at most."""
     launcher.write("hccn.conf", CONF)
     command = "--hccn-conf hccn.conf --server-id 10.0.0.1 --output table.json"
     assert launcher.scene(*generate(command), code=0) == snapshot
@@ -54,7 +53,6 @@ def test_conf_to_a_table_that_validates(launcher, umask, snapshot):
 
 
 def test_conf_from_standard_input(launcher, snapshot):
-    """The table goes to stdout, everything else to stderr; a device that no line lists has no address."""
     chosen = generate("--hccn-conf - --device-ids 6,2 --server-id a; --hccn-conf - --device-ids 9,1 --server-id a")
     assert launcher.scene(*chosen, code=0, input=CONF) == snapshot(name="some devices")
     # What comes from stdin is taken to be another server's: variables of this machine do not count for it.
@@ -77,7 +75,6 @@ def test_loopback_names_are_warned_of(launcher, name):
 
 
 def test_own_address_is_the_server_id(launcher):
-    """Without --server-id the server is named by an address that is not a loopback's, or by its host name."""
     done = launcher.call("table", "generate", "--devices", 2)
     name = json.loads(done.stdout)["server_list"][0]["server_id"]
     assert not name.startswith("127.")
@@ -86,12 +83,10 @@ def test_own_address_is_the_server_id(launcher):
 
 
 def test_what_is_generated(launcher, snapshot):
-    """Counts in the order of the servers, ranks that go through them, a warning of an unusual order or name."""
     assert launcher.scene(*generate(MADE), code=0) == snapshot
 
 
 def test_what_is_generated_validates(launcher):
-    """Also for programs that want more addresses, with `same` in all that they want."""
     for command in generate(VALID):
         launcher.scene(f"{command} --force -o made.json", "validate made.json", code=0)
     assert "pod_ip" not in launcher.scene("validate made.json --for msrun", code=0)
@@ -104,7 +99,6 @@ def test_options_that_make_no_sense(launcher, snapshot):
 
 
 def test_visible_devices_of_a_plain_count(launcher, snapshot):
-    """--devices takes the first of what is visible, keeps physical ids, and cannot take more."""
     environment = {"ASCEND_RT_VISIBLE_DEVICES": "4-6"}
     made = launcher.scene("table generate --devices 2 --server-id a", code=0, env=environment)
     assert made == snapshot(name="first")

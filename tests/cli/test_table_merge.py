@@ -10,8 +10,6 @@ from launcher.rank_table import load_cluster, render_table
 
 @pytest.fixture
 def tables(launcher):
-    """Write tables of one server each, called like its number; their names."""
-
     def write(*numbers):
         for number in numbers:
             devices = (Device(0, 0, f"192.0.0.{number}"), Device(1, 1, f"192.1.0.{number}"))
@@ -29,7 +27,6 @@ def bare(launcher):
 
 
 def test_servers_are_joined(launcher, tables, snapshot):
-    """The merged table is valid, has the ranks in the order of the files, and is written once."""
     tables(1, 2)
     command = "table merge host1.json host2.json --output all.json"
     assert launcher.scene(command, code=0) == snapshot(name="written")
@@ -40,7 +37,6 @@ def test_servers_are_joined(launcher, tables, snapshot):
 
 
 def test_what_is_noted(launcher, tables, snapshot):
-    """The order of a shell: host10 before host2; and each key that nobody reads, once, of all files together."""
     ordered = launcher.call("table", "merge", *tables(2, 10))
     assert [server["server_id"] for server in json.loads(ordered.stdout)["server_list"]] == ["10.0.0.2", "10.0.0.10"]
     assert "note" not in launcher.call("table", "merge", *tables(1, 2)).stderr
@@ -59,7 +55,6 @@ def test_faulty_tables_show_all_their_problems(launcher, tables):
 
 
 def test_what_is_refused(launcher, tables, bare, snapshot):
-    """A server in two files, with their lines; what is no table of the whole; a name that each server gives itself."""
     tables(1)
     launcher.write("copy.json", (launcher.directory / "host1.json").read_text())
     launcher.write("local.json", render_table(Cluster((Server("127.0.1.1", (Device(0, 0, "192.9.9.9"),)),))))

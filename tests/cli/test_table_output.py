@@ -16,20 +16,17 @@ WRITERS = {
 
 @pytest.fixture(params=WRITERS)
 def command(request, launcher, sample_tables):
-    """One of the three, in a directory with a table."""
     launcher.write(TABLE, (sample_tables / TABLE).read_text())
     return WRITERS[request.param]
 
 
 def assert_refused(launcher, command, *words):
-    """By a message without the name of the file aside."""
     told = launcher.refused(2, command)
     assert all(word in told for word in ("! hint: ", *words))
     assert ".partial" not in told
 
 
 def test_file_is_announced(launcher, command):
-    """The file holds what stdout would, for owner and group; one line on stderr says what was written."""
     expected = launcher.call(*command.split()).stdout
     done = launcher.call(*command.split(), "-o", "new.json")
     assert (done.returncode, done.stdout) == (0, "")
@@ -41,7 +38,6 @@ def test_file_is_announced(launcher, command):
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_link_stays_and_what_it_leads_to_is_replaced(launcher, command, exists):
-    """With --force the target is written anew, beside itself, or made; without, nothing is touched."""
     target = launcher.write("elsewhere/target.json", "precious")
     if not exists:
         target.unlink()
@@ -56,7 +52,6 @@ def test_link_stays_and_what_it_leads_to_is_replaced(launcher, command, exists):
 
 
 def test_what_can_never_be_replaced(launcher, command):
-    """What is no regular file stays what it is, and so does a file that is there; a missing directory is not made."""
     (launcher.directory / "link.json").symlink_to("link.json")
     os.mkfifo(launcher.directory / "pipe.json")
     (launcher.directory / "folder.json").mkdir()

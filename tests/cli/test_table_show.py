@@ -26,7 +26,6 @@ def samples(typed):
 
 
 def test_tree(launcher, snapshot):
-    """Servers and devices; with a layout places, peers and groups that cross servers; for programs everything."""
     assert launcher.scene(*samples(SHOWN), code=0) == snapshot
 
 
@@ -42,7 +41,6 @@ def test_super_pods_hold_their_servers(launcher, snapshot):
 
 @pytest.mark.parametrize(("encoding", "boxes"), [("utf-8", True), ("ascii", False), ("latin-1", False)])
 def test_tree_is_drawn_in_what_the_stream_can_show(launcher, encoding, boxes):
-    """Where the encoding has no box characters the tree is ASCII, with the same words."""
     done = launcher.call(*samples("2pcs.json")[0].split(), env={"PYTHONIOENCODING": encoding}, code=0)
     assert any(box in done.stdout for box in BOXES) is boxes
     assert done.stdout.isascii() is not boxes
@@ -50,7 +48,6 @@ def test_tree_is_drawn_in_what_the_stream_can_show(launcher, encoding, boxes):
 
 
 def test_lines_are_whole_and_plain_in_a_pipe(launcher):
-    """However narrow the terminal is said to be, no line is wrapped, cut or coloured."""
     table = make_pods(2, 1, 2)
     table["server_list"][0]["server_id"] = table["super_pod_list"][0]["server_list"][0]["server_id"] = "x" * 60
     env = {"COLUMNS": "20", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
@@ -60,7 +57,6 @@ def test_lines_are_whole_and_plain_in_a_pipe(launcher):
 
 
 def test_what_else_a_table_says_stands_at_the_end():
-    """Short options are shown as written, long ones by their size, and a rank without a device as a host."""
     second = Device(3, 1, options=(("level_list", "x" * 5000), ("local_id", "3")))
     servers = (
         Server("a", (Device(-1, 0, "10.0.0.1", options=(("port", "0"),)),), host_ip="10.0.0.1"),
@@ -76,7 +72,6 @@ def test_what_else_a_table_says_stands_at_the_end():
 
 
 def test_problems_go_to_stderr(launcher, sample_tables):
-    """No tree is drawn from a table that HCCL refuses, with 1 as `validate`; a warning does not mix with the tree."""
     text = (sample_tables / "rank_table_16pcs.json").read_text()
     done = launcher.call("table", "show", "-", input=text.replace("10.0.40.12", "10.0.40.11"))
     assert (done.returncode, done.stdout, "error[RT314]" in done.stderr) == (1, "", True)

@@ -20,7 +20,6 @@ LIMIT = {"TLAUNCH_MAX_TABLE_SIZE": "2K"}
 
 
 def test_every_command_that_reads_a_table_keeps_to_the_limit(launcher, snapshot):
-    """A table that is too large is no fault of the table: exit code 2, its size, the limit, and how to lift it."""
     launcher.write("large.json", " " * 5000)
     told = {name: launcher.refused(2, typed.format("large.json"), env=LIMIT) for name, typed in READERS.items()}
     assert {text.partition("\n")[2] for text in told.values()} == snapshot

@@ -46,7 +46,6 @@ def ids(gathered):
 
 
 def test_variables_of_this_machine_do_not_count_for_the_file_of_another(machine, tmp_path):
-    """They count for /etc/hccn.conf alone, and the ids that are noted stand in the order of their ranks."""
     machine(conf=CONF)
     copy = tmp_path / "copy.conf"
     copy.write_text(CONF)
@@ -57,7 +56,6 @@ def test_variables_of_this_machine_do_not_count_for_the_file_of_another(machine,
 
 
 def test_confs_that_cannot_be_read(tmp_path, monkeypatch):
-    """A pipe to which nobody writes, a directory and a missing file: an error with the name, and where the file is."""
     monkeypatch.setattr(read, "PIPE_PATIENCE_S", 0)
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "", "none"):
@@ -67,7 +65,6 @@ def test_confs_that_cannot_be_read(tmp_path, monkeypatch):
 
 
 def test_gpus_of_this_machine(machine):
-    """nvidia-smi's GPUs, narrowed by CUDA_VISIBLE_DEVICES, which may hold UUIDs, are of hardware_type gpu."""
     machine(nvidia_smi=TWO_GPUS)
     gathered = gather(wanted(nvidia_smi=True), {"ASCEND_VISIBLE_DEVICES": "7"})
     assert (ids(gathered), gathered.hardware) == ([[0, 1]], "gpu")
@@ -82,7 +79,6 @@ def test_gpus_of_this_machine(machine):
 
 
 def test_hccn_tool_is_asked_for_visible_devices_only(machine):
-    """Devices come from /dev, narrowed by the variable or, before it, by --device-ids, which stand alone without it."""
     machine(hccn_tool='echo "ipaddr:10.0.0.$2"')
     assert ids(gather(wanted(hccn_tool=True, device_ids="0-1"), {})) == [[0, 1]]
     with pytest.raises(UsageError, match="device"):
@@ -97,7 +93,6 @@ def test_hccn_tool_is_asked_for_visible_devices_only(machine):
 
 
 def test_addresses_that_are_not_set_are_left_out(machine):
-    """Every device without an address is named, with the command that sets one."""
     machine(davinci=3, hccn_tool='[ $2 = 1 ] && echo ipaddr:10.0.0.1 || echo "ipaddr:-.-.-.-"')
     gathered = gather(wanted(hccn_tool=True, server_id="a"), {})
     assert gathered.machines[0].devices == (FoundDevice(0), FoundDevice(1, "10.0.0.1"), FoundDevice(2))
@@ -122,7 +117,6 @@ def test_first_source_that_there_is(machine):
 
 
 def test_failing_tool_gives_way_to_the_file(machine):
-    """A tool that fails is named, and the file used; without a file its error is the answer, or what was looked for."""
     machine()
     with pytest.raises(UsageError, match="nvidia-smi") as caught:
         gather(wanted(), {})

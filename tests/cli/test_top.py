@@ -14,9 +14,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from launcher.cli.commands.top.measured import MAX_STEPS, RecentMetrics, to_lines
-from launcher.cli.commands.top.sampler import Sampler
-from launcher.cli.commands.top.screen import columns_at, to_screen
+from launcher.cli.commands.top.sampler import MAX_STEPS, RecentMetrics, Sampler, to_lines
+from launcher.cli.commands.top.top_command import columns_at, to_screen
 from launcher.cli.text.rank_view import RankView
 from launcher.core.env import TLAUNCH_HEARTBEAT_FILE
 from launcher.core.events import AgentStarted, RankStarted, Slow
@@ -53,6 +52,13 @@ def beat_once(run_dir):
     beat({TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}, values)
 
 
+def begun(launcher, ranks, *more):
+    """The run `a`, all of whose ranks are this process."""
+    me = acted_run.me()
+    events = [AgentStarted(me, None, ranks), *(RankStarted(rank, me.pid, me.started) for rank in range(ranks)), *more]
+    return acted_run.make(launcher.runs / "a", events, ranks=ranks)
+
+
 def test_without_a_terminal_one_table_is_printed(launcher):
     with acted_run.playing(launcher.runs / "a", "stopped"):
         run_dir = acted_run.RunDir(launcher.runs / "a")
@@ -70,11 +76,7 @@ def test_without_a_terminal_one_table_is_printed(launcher):
 
 
 def test_a_busy_rank_is_seen_to_be_busy(launcher):
-    """This process, between two looks."""
-    me = acted_run.me()
-    sampler = Sampler(
-        acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 1), RankStarted(0, me.pid, me.started)])
-    )
+    sampler = Sampler(begun(launcher, 1))
     sampler.look()
     began_s, burnt_s = time.monotonic(), time.process_time()
     while time.process_time() - burnt_s < 0.1:
@@ -104,10 +106,7 @@ LEFT_OUT = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "WRITTEN", "LOSS", "STEP
 
 @pytest.mark.parametrize(("width", "count"), [(90, 0), (80, 1), (67, 2), (58, 3), (52, 4), (42, 5), (33, 6), (19, 8)])
 def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
-    """The least important ones are left out; no cell is cut."""
-    me = acted_run.me()
-    ranks = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
-    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), *ranks, Slow(0, 2.0, 1.0, 5)])
+    run_dir = begun(launcher, 2, Slow(0, 2.0, 1.0, 5))
     beat_once(run_dir)
     state, rows = Sampler(run_dir).look()
     # What is measured has to be as wide on every machine: a cell of 997.0 KiB would leave no room for another column.
@@ -121,7 +120,6 @@ def test_a_narrow_screen_has_fewer_columns(launcher, width, count):
 
 @pytest.mark.parametrize("height", [5, 6, 7, 24])
 def test_each_rank_can_be_scrolled_to_however_low_the_screen(launcher, height):
-    """No screen is exceeded; what is measured gives way to ranks."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 50)], ranks=50)
     state, rows = Sampler(run_dir).look()
     view = RankView(grouped=False)
@@ -141,10 +139,7 @@ def test_each_rank_can_be_scrolled_to_however_low_the_screen(launcher, height):
 
 
 def test_columns_without_a_value_give_way_first(launcher):
-    """Where no rank writes a heartbeat, its age and the memory of devices take no room from what is known."""
-    me = acted_run.me()
-    ranks = [RankStarted(rank, me.pid, me.started) for rank in range(2)]
-    run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(me, None, 2), *ranks])
+    run_dir = begun(launcher, 2)
     run_dir.train_log(0).write_text("step 1 loss 2\n")
     state, rows = Sampler(run_dir).look()
     header = drawn(to_screen(state, rows, [], 60, 24), 60)[1].split()
@@ -152,7 +147,6 @@ def test_columns_without_a_value_give_way_first(launcher):
 
 
 def test_how_to_see_the_log_of_the_scheduler_is_told_of_this_run(launcher):
-    """In a line that no terminal cuts, although another run is newer."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(acted_run.me(), None, 1)], ranks=1)
     run_dir.scheduler.mkdir()
     run_dir.scheduler_log.write_text("here\n")
@@ -163,7 +157,6 @@ def test_how_to_see_the_log_of_the_scheduler_is_told_of_this_run(launcher):
 
 
 def test_a_rank_that_is_silent_while_others_write_stands_apart(launcher):
-    """In the table, and in a line that tells how to see where it is; all together are no outliers."""
     me = acted_run.me()
     events = [AgentStarted(me, None, 4), *(RankStarted(rank, me.pid, me.started) for rank in range(4))]
     run_dir = acted_run.make(launcher.runs / "a", ranks=4)
@@ -179,9 +172,7 @@ def test_a_rank_that_is_silent_while_others_write_stands_apart(launcher):
 
 def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(launcher):
     """By what they print, too, which is said; a rank that is one step behind does not differ. Keys choose otherwise."""
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 64), *(RankStarted(rank, me.pid, me.started) for rank in range(64))]
-    run_dir = acted_run.make(launcher.runs / "a", [*events, Slow(7, 2.0, 1.0, 5)], ranks=64)
+    run_dir = begun(launcher, 64, Slow(7, 2.0, 1.0, 5))
     for rank in range(64):
         step, loss = {5: (80, "1.0"), 9: (120, "nan")}.get(rank, (120 - rank % 2, f"{1 + rank / 64:.2f}"))
         run_dir.train_log(rank).write_text(f"step {step} loss {loss}\n")
@@ -219,10 +210,7 @@ def test_ranks_that_do_not_fit_are_grouped_and_those_that_differ_come_first(laun
 
 
 def test_ranks_that_count_samples_are_alike_within_a_hundredth(launcher):
-    """A step has many of them."""
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 3), *(RankStarted(rank, me.pid, me.started) for rank in range(3))]
-    run_dir = acted_run.make(launcher.runs / "a", events, ranks=3)
+    run_dir = begun(launcher, 3)
     for rank, samples in enumerate((6400, 6464, 1280)):
         run_dir.train_log(rank).write_text(f"Train Epoch: 1 [{samples}/60000 (9%)]\tLoss: 1.0\n")
     state, rows = Sampler(run_dir).look()
@@ -234,9 +222,7 @@ def test_keys_act_at_once(launcher, terminal):
     """Long before the next look, which is an hour away; the run goes on."""
     leader, follower = terminal
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 12, 80, 0, 0))
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 64), *(RankStarted(rank, me.pid, me.started) for rank in range(64))]
-    acted_run.make(launcher.runs / "a", events, ranks=64)
+    begun(launcher, 64)
     top = start_top(launcher, follower, "--interval", 3600)
     read_until(leader, b"0-63")
     os.write(leader, b"g")
@@ -277,7 +263,6 @@ def measure(run_dir, losses):
 
 
 def test_what_the_run_measures_stands_above_the_table(launcher):
-    """Loss and tokens/s: first value, course, last value, over the time that they took."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 2), RankStarted(0, 1)])
     measure(run_dir, [8.0, 4.0, None, 2.0, 1.0])
     done = launcher.call("top", "a")
@@ -292,7 +277,6 @@ def test_what_the_run_measures_stands_above_the_table(launcher):
 
 
 def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
-    """Shares of the whole time, largest steps counting most; what was not measured is left out."""
     steps = [
         StepMetrics(1, 0, 1, step_s=1.0, compute_s=0.5, communication_s=0.5, padding_share=0.25),
         StepMetrics(2, 0, 2, step_s=3.0, compute_s=2.5, communication_s=0.5),
@@ -305,12 +289,9 @@ def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
 
 
 def test_a_screen_is_filled_and_not_exceeded(launcher, terminal):
-    """One line for each measure, above a table that is cut."""
     leader, follower = terminal
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    me = acted_run.me()
-    events = [AgentStarted(me, None, 200), *(RankStarted(rank, me.pid, me.started) for rank in range(200))]
-    run_dir = acted_run.make(launcher.runs / "a", events, ranks=200)
+    run_dir = begun(launcher, 200)
     measure(run_dir, [float(step) for step in range(300, 0, -1)])
     start_top(launcher, follower)
     first, _, _ = read_until(leader, b"? keys").partition(b"? keys")  # it may have been redrawn meanwhile
@@ -322,7 +303,6 @@ def test_a_screen_is_filled_and_not_exceeded(launcher, terminal):
 
 
 def test_a_screen_is_of_one_moment(launcher):
-    """What the run measured is as old as the table below it, however often it is drawn."""
     run_dir = acted_run.make(launcher.runs / "a", [AgentStarted(identify(1), None, 1)])
     measure(run_dir, [8.0, 4.0])
     sampler = Sampler(run_dir)
@@ -361,7 +341,6 @@ def test_five_minutes_of_the_fastest_training_are_seen(path):
 
 
 def test_what_comes_is_added_and_what_is_old_goes(path):
-    """Never more than so many steps, however fast they come."""
     write(path, [400.0, 200.0])
     recent = RecentMetrics(RunDir(path.parent))
     assert [step.step for step in recent.look()] == [0, 1]
@@ -392,7 +371,6 @@ def test_of_a_file_that_is_gone_nothing_is_left(path):
 
 
 def test_times_that_cannot_be_hide_nothing(path):
-    """Neither one that is to come, nor a clock that was set back: no course took less than no time."""
     write(path, [3.0, -(10.0**9), 2.0, 1.0])
     assert [step.step for step in RecentMetrics(RunDir(path.parent)).look()] == [0, 2, 3]
     write(path, [-(10.0**9)])
@@ -404,7 +382,6 @@ def test_times_that_cannot_be_hide_nothing(path):
 
 
 def test_what_a_restart_computed_again_is_shown_once(path):
-    """And what the run before had measured up to the checkpoint that this one goes on from."""
     before = acted_run.make(path.parent / "a")
     write(before.metrics, [60.0, 50.0, 40.0, 30.0])
     continued = {"run": "a", "checkpoint": str(before.checkpoints / "step-1"), "step": 1}

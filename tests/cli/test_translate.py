@@ -77,8 +77,15 @@ def _half(shape, number):
     return Box((number * rows, 0), (rows if number == 0 else shape[0] - rows, shape[1]))
 
 
+def translating(launcher, directory):
+    argv, pipes = (
+        launcher.argv("translate", directory / "model"),
+        dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
+    )
+    return subprocess.Popen(argv, cwd=launcher.directory, env=launcher.environment(ONE_THREAD), **pipes)
+
+
 def test_lines_keep_their_order(launcher, trained):
-    """Of a model and of checkpoints of two ranks and in one file; blank lines stay empty, and a carriage return is no text."""
     directory, texts = trained
     given = "".join(f"{line}\n" for line in SENTENCES)
     expected = "".join(f"{text}\n" for text in texts)
@@ -92,12 +99,8 @@ def test_lines_keep_their_order(launcher, trained):
 
 
 def test_a_line_is_answered_at_once(launcher, trained, wait_until):
-    """While stdin is open; a line that is no UTF-8 ends it after those before, and a long sentence is cut with a warning."""
     directory, texts = trained
-    with subprocess.Popen(
-        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with translating(launcher, directory) as process:
         for source, text in list(zip(SENTENCES, texts, strict=True))[:2]:
             process.stdin.write(f"{source}\n".encode())
             process.stdin.flush()
@@ -109,16 +112,12 @@ def test_a_line_is_answered_at_once(launcher, trained, wait_until):
 
 
 def test_it_ends_with_its_reader_and_when_interrupted(launcher, trained):
-    """Its processes end, too, which the fixtures of all tests look for."""
     directory, texts = trained
     given = "".join(f"{line}\n" for line in SENTENCES) * 100
     script = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     done = launcher.shell(script, "translate", directory / "model", input=given, env=ONE_THREAD, code=0)
     assert (done.stdout, done.stderr) == (f"{texts[0]}\n0\n", "")
-    with subprocess.Popen(
-        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with translating(launcher, directory) as process:
         process.stdin.write(f"{SENTENCES[0]}\n".encode())
         process.stdin.flush()
         assert process.stdout.readline()
@@ -128,7 +127,6 @@ def test_it_ends_with_its_reader_and_when_interrupted(launcher, trained):
 
 
 def test_scores_are_those_of_sacrebleu(launcher, trained):
-    """Of files plain or gzip, with signatures; translations are kept, and as many lines as the reference has are asked for."""
     directory, texts = trained
     references = ["le chat noir court", "un homme dort", "l'homme", "La femme à l'arrière-plan.", "x", "un chat noir"]
     (launcher.directory / "source").write_text("".join(f"{line}\n" for line in SENTENCES))
@@ -160,7 +158,6 @@ def test_papers_scores_are_of_moses_tokens():
 
 
 def test_what_is_no_model_is_refused(launcher, trained):
-    """A name that nothing has, a model of another program, and one that lacks a file."""
     directory, _ = trained
     assert "no run in runs has this name" in launcher.call("translate", "absent", code=2).stderr
     for alpha in ("nan", "-1", "much"):
@@ -178,12 +175,8 @@ def test_what_is_no_model_is_refused(launcher, trained):
 
 
 def test_a_process_that_is_killed_is_told(launcher, trained):
-    """The system takes memory by killing: that is no silent end."""
     directory, _ = trained
-    with subprocess.Popen(
-        launcher.argv("translate", directory / "model"), cwd=launcher.directory, env=launcher.environment(ONE_THREAD),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with translating(launcher, directory) as process:
         process.stdin.write(f"{SENTENCES[0]}\n".encode())
         process.stdin.flush()
         process.stdout.readline()
@@ -201,6 +194,5 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
     ("a\n" + "x" * (MAX_LINE_BYTES + 1) + "\n", "stdin:2: a line of more than 1,048,576 bytes"),
 ], ids=["marks", "long", "without end", "too long"])  # fmt: skip
 def test_lines_of_stdin(launcher, given, told):
-    """A line ends with a newline alone, and one without end does not fill the memory."""
     code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"
     assert launcher.python(code, input=given).stdout.startswith(told)

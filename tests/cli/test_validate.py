@@ -16,8 +16,6 @@ from launcher.rank_table.profile import CHIPS, CONSUMERS
 
 @pytest.fixture(name="table")
 def _table(sample_tables):
-    """The text of a valid table of 8 devices, with replacements."""
-
     def text(*replacements):
         content = (sample_tables / "rank_table_8pcs.json").read_text()
         for old, new in replacements:
@@ -42,14 +40,12 @@ def test_names_are_those_of_the_rank_table_room():
 
 
 def test_problems_are_shown_at_their_lines(launcher, files, snapshot):
-    """Problems are the data of this command: on stdout, with the source line. A warning does not make a table invalid."""
     valid = ("validate clean.json noted.json", "validate --strict clean.json", "validate -q clean.json noted.json")
     assert launcher.scene(*valid, code=0) == snapshot(name="valid")
     assert launcher.scene("validate wrong.json", "validate --strict noted.json", code=1) == snapshot(name="invalid")
 
 
 def test_an_unreadable_file_outweighs_an_invalid_one(launcher, files, snapshot):
-    """All files are checked, whatever becomes of one; what is unreadable is said on stderr and decides the code."""
     (launcher.directory / "empty").mkdir()
     (launcher.directory / "gone.json").symlink_to("nowhere")
     commands = ("validate -q missing.json wrong.json", "validate empty clean.json", "validate -q .")
@@ -57,7 +53,6 @@ def test_an_unreadable_file_outweighs_an_invalid_one(launcher, files, snapshot):
 
 
 def test_stdin_is_a_file_too(launcher, table, snapshot):
-    """- reads stdin, without a complaint about its name; twice is refused, and so is a stdin that is closed."""
     assert launcher.scene("validate -", code=0, input=table()) == snapshot(name="valid")
     assert launcher.call("validate", "-", input="{").returncode == 1
     assert launcher.refused(2, "validate - -", input=table()) == snapshot(name="twice")
@@ -66,13 +61,11 @@ def test_stdin_is_a_file_too(launcher, table, snapshot):
 
 
 def test_json_has_one_element_per_file(launcher, files, snapshot):
-    """The same findings for programs, an unreadable file included; with --strict a table with warnings is not valid."""
     assert launcher.scene("validate --json clean.json wrong.json missing.json", code=2) == snapshot(name="files")
     assert launcher.scene("validate --json --strict noted.json", code=1) == snapshot(name="strict")
 
 
 def test_text_that_is_no_json_is_an_invalid_table(launcher):
-    """It is not an unreadable file, has no format, and is not taken for a list of hosts."""
     for text in ("not json", "word", "version: 1.0\nstatus: completed", "12,", "<html>", "a,b", "0x"):
         [element] = json.loads(launcher.call("validate", "--json", "-", input=text).stdout)
         assert (element["format"], "error" in element, bool(element["problems"])) == (None, False, True), text
@@ -80,7 +73,6 @@ def test_text_that_is_no_json_is_an_invalid_table(launcher):
 
 
 def test_the_chip_decides(launcher, table, snapshot):
-    """A device id that an A2 has is refused for a 910; a chip that does not exist is a usage error."""
     text = table(('"device_id": "7"', '"device_id": "12"'))
     codes = {chip: launcher.call("validate", "--chip", chip, "-", input=text).returncode for chip in ("a2", "910")}
     assert codes == {"a2": 0, "910": 1}
@@ -91,7 +83,6 @@ def test_the_chip_decides(launcher, table, snapshot):
 
 
 def test_colour_marks_heads_only(launcher, files):
-    """--color changes nothing but escape sequences, none of them inside source lines."""
     plain = launcher.call("validate", "wrong.json", "noted.json").stdout
     coloured = launcher.call("validate", "--color", "wrong.json", "noted.json").stdout
     assert "\x1b" not in plain
@@ -112,7 +103,6 @@ def test_a_reader_that_leaves_changes_nothing(launcher, files):
 
 
 def test_a_table_cannot_move_the_cursor(launcher, table):
-    """Control characters inside a table, or in its name, are shown as something else; the JSON has the name as it is."""
     text = table(("10.0.40.11", "\\u001b[2J"), ('"device_id": "7"', '"x\x1b": "7"'))
     done = launcher.call("validate", "-", input=text)
     assert (done.returncode, "\x1b" in done.stdout) == (1, False)
@@ -128,7 +118,6 @@ def test_a_table_cannot_move_the_cursor(launcher, table):
 
 
 def test_directories_are_searched_in_order(launcher, table, snapshot):
-    """But for hidden ones and those of installed packages; what is no rank table is named."""
     contents = {
         **dict.fromkeys(("b/z.json", "a.json", "b/a/deep.json", "b/notes.txt", "hccl.json"), table()),
         ".git/hccl.json": "{",
@@ -176,7 +165,6 @@ def test_what_may_have_been_a_table_is_no_other_file(launcher, table):
     ("nodelist", "node[01-04],login1\n"),
 ])  # fmt: skip
 def test_lists_of_hosts_are_named_and_can_be_converted(launcher, kind, text):
-    """One problem says what the text is, and the command in its hint makes a valid table of it."""
     launcher.write("hosts", text)
     [element] = json.loads(launcher.call("validate", "--json", "hosts").stdout)
     [problem] = element["problems"]
@@ -203,7 +191,6 @@ def test_validate_prints_the_screen(name, launcher):
 
 
 def test_what_can_be_repaired_is_counted(launcher):
-    """With the command that repairs it, which then leaves so many; not on stdin, nor where a person has to decide."""
     table = '{"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [%s]}], "status": "completed"}'
     device = '{"device_id": 0, "device_ip": "192.168.1.1", "rank_id": %s},'
     path = launcher.write("a table.json", table % (device % "0"))
@@ -222,7 +209,6 @@ def test_what_can_be_repaired_is_counted(launcher):
 
 
 def test_no_word_is_broken_on_a_narrow_terminal(launcher):
-    """Of what is said; the source stands as it is."""
     device = {"device_id": "0", "device_ip": "10.0.0.300", "rank_id": "0"}
     table = {"version": "1.0", "server_count": "1", "server_list": [{"server_id": "10.0.0.1", "device": [device]}], "status": "completed"}  # fmt: skip
     launcher.write("a.json", table)
@@ -233,7 +219,6 @@ def test_no_word_is_broken_on_a_narrow_terminal(launcher):
 
 
 def test_the_source_fits_the_terminal(launcher, table):
-    """Of a table of one line, the part around each fault."""
     wrong = json.loads(table(("192.4.40.10", "192.4.40.1000"), ("10.0.40.11", "字" * 20)))
     launcher.write("a.json", json.dumps(wrong, ensure_ascii=False))
     lines = without_colours(launcher.seen("validate", "a.json", COLUMNS="60")).splitlines()

@@ -8,8 +8,12 @@ import pytest
 from launcher.runs.registry import register
 
 
+def asked(words):
+    """The environment in which a shell asks what completes this line."""
+    return {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+
+
 def test_the_exit_code_of_a_run_is_waited_for(launcher, tmp_path):
-    """Of a run that ends meanwhile, and of one that is over."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     launcher.call("run", "--devices", 1, "--detach", "--", "sh", "-c", f"read line < {gate}; exit 7", code=0)
@@ -50,8 +54,7 @@ def test_what_begins_so_is_completed(launcher, words, completed):
         run.mkdir(parents=True)
         (run / "run.json").write_text("{}")
     (launcher.runs / "20261121-053712-a" / "report.json").write_text("{}")
-    count = str(len(words.split()) - 1)
-    done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count})
+    done = launcher.call(env=asked(words))
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 
@@ -60,8 +63,7 @@ def test_a_run_called_like_an_option_is_not_completed(launcher, words):
     """By a directory's name, or by what was given by --name: the shell would put an option into the line."""
     for name in ("--kill", "20261121-053712--x", "-q", "20261121-053713-b"):
         launcher.write(f"runs/{name}/run.json", "{}")
-    asked = {"COMP_WORDS": f"tlaunch {words}", "COMP_CWORD": str(len(words.split()) + 1)}
-    done = launcher.call(env={"_TLAUNCH_COMPLETE": "bash_complete", **asked})
+    done = launcher.call(env=asked(f"tlaunch {words}"))
     assert done.stdout.split() == ["plain,20261121-053713-b", "plain,20261121-053712--x"]
 
 
@@ -72,12 +74,10 @@ def test_a_run_called_like_an_option_is_not_completed(launcher, words):
     ("tlaunch status 2026", {"TLAUNCH_RUNS_DIR": ""}, ["20260101-000000-a"]),
 ])  # fmt: skip
 def test_runs_elsewhere_are_completed_where_a_command_finds_them(launcher, monkeypatch, words, env, completed):
-    """Not where a person has said which directory is meant."""
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     launcher.write("others/20260101-000000-a/run.json", "{}")
     register(launcher.directory / "others")
-    asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    done = launcher.call(env={"XDG_STATE_HOME": str(launcher.directory / "state"), **env, **asked})
+    done = launcher.call(env={"XDG_STATE_HOME": str(launcher.directory / "state"), **env, **asked(words)})
     assert done.stdout.split() == [f"plain,{word}" for word in completed]
 
 
@@ -92,12 +92,10 @@ def test_what_is_completed_imports_little(launcher):
         ("status x", "x-run"),
         ("logs --level e", "ERROR"),
     ):
-        asked = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": f"tlaunch {words}"}
-        count = str(len(words.split()))
         slow = "import atexit, sys; atexit.register(lambda: print(sorted({'pydantic', 'rich', 'torch', 'jinja2'} & set(sys.modules))))"
         done = launcher.ended(
             [sys.executable, "-c", f"{slow}; from launcher.cli.main import main; sys.exit(main())"],
-            env={**asked, "COMP_CWORD": count},
+            env=asked(f"tlaunch {words}"),
         )
         *completed, imported = done.stdout.splitlines()
         assert f"plain,{expected}" in completed, words
@@ -109,7 +107,4 @@ def test_what_is_completed_imports_little(launcher):
     "table diff a tr",
 ])  # fmt: skip
 def test_files_are_left_to_the_shell(launcher, words):
-    """As for a command that it knows nothing of."""
-    typed = f"tlaunch {words}"
-    env = {"_TLAUNCH_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
-    assert launcher.call(env=env).stdout == "file,tr\n"
+    assert launcher.call(env=asked(f"tlaunch {words}")).stdout == "file,tr\n"

@@ -18,7 +18,6 @@ FIRST = verdict("ValueError: one", culprit=0)
 
 
 def test_every_attempt_is_told(launcher, snapshot):
-    """Culprit, place, reason, consequences; what the log of the last one ends with; why there was no other."""
     run_dir = acted_run.make(launcher.runs / "a", failed_twice(FIRST, verdict("KeyError: two")))
     run_dir.train_log(1).write_text("step 1\nlast words\x1b[2J\n")
     assert launcher.scene("why a", code=0) == snapshot
@@ -48,8 +47,7 @@ def test_a_traceback_is_enough(launcher):
     run_dir = acted_run.make(launcher.runs / "a", failed_twice(FIRST, verdict("KeyError: two", "Traceback: deep")))
     run_dir.train_log(1).write_text("last words\n")
     shown = launcher.call("why", "a").stdout
-    assert "  | Traceback: deep" in shown
-    assert "last words" not in shown
+    assert ("  | Traceback: deep" in shown, "last words" in shown) == (True, False)
 
 
 def test_a_crash_below_a_library_is_the_program_s(launcher):
@@ -73,7 +71,6 @@ def test_the_log_of_an_attempt_before_is_not_quoted(launcher):
 
 
 def test_what_is_told_where_nothing_is_claimed(launcher, snapshot):
-    """Without a verdict the order of ends; of a run that never began only why; a restart in vain behind its attempt."""
     came_not, stopping = NotBegun("server h2 did not come", "is it there?"), Stopping(Cause.FAILED, 1)
     ended = AgentEnded(Cause.FAILED, 1)
     acted_run.make(launcher.runs / "no_verdict", failed_twice(FIRST))
@@ -103,7 +100,6 @@ LEAK = "postgres://me:PLAIN1@db refused; password=PLAIN2; Authorization: Basic d
     ["python", "train.py"], ["python", "exit.py"], ["sh", "-c", "python train.py"], ["sh", "-c", "cat text; exit 3"],
 ], ids=["exception", "exit", "exception of a child", "last lines"])  # fmt: skip
 def test_no_secret_of_a_failure_is_told(launcher, command):
-    """Neither to a reader of the console, nor in any file or page that others may read."""
     launcher.write("text", LEAK)
     launcher.write("train.py", "raise RuntimeError(open('text').read())\n")
     launcher.write("exit.py", "import sys\nsys.exit(open('text').read())\n")
@@ -120,7 +116,6 @@ def test_no_secret_of_a_failure_is_told(launcher, command):
 
 
 def test_how_to_resume_is_told(launcher):
-    """By all that show a run whose training did not end; `rerun` says that it starts over."""
     run_dir = acted_run.make(launcher.runs / "a", [*failed_once(verdict("KeyError: two")), AgentEnded(Cause.FAILED, 1)])
     line = "newest checkpoint: step 1,200; to resume from it: tlaunch rerun a --resume a"
     for command in ("why", "status", "report"):

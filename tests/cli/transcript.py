@@ -44,7 +44,6 @@ def _one(done, directory):
 
 
 def normalised(text, directory):
-    """Without what differs; `directory` is where the command ran."""
     text = text.replace(str(directory), "<dir>")
     for pattern, substitute in SUBSTITUTES:
         text = re.sub(pattern, substitute, text)

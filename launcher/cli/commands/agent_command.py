@@ -17,8 +17,7 @@ JOIN_S = 60.0  # time to find the coordinator, which starts before its agents
 
 
 @click.command(hidden=True)
-@click.pass_context
-def agent(context: click.Context, /) -> None:
+def agent() -> None:
     """Join a run as the agent of this server."""
     endpoint = endpoint_of(os.environ)
     engine_rank = read_engine_rank(os.environ, os.getpid())
@@ -36,6 +35,4 @@ def agent(context: click.Context, /) -> None:
         from launcher.cli.launch.server_agent import take_part  # a placeholder process does not need it
 
         take_part(endpoint, engine_rank, place, until)
-    context.exit(
-        0
-    )  # the coordinator reports the run's exit code; at any other code than 0 the engine would end the other agents
+    # The coordinator reports the run's exit code; at any other code than 0 the engine would end the other agents.

@@ -56,7 +56,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     The input is a pair of WMT .sgm files, matched by document and segment, or two plain text files, matched line by
     line. Either file may be gzipped. The paths of the written files are printed to stdout, everything else to stderr.
     """
-    from launcher.corpus.preprocess import preprocess as run
+    from launcher.corpus.preprocess import preprocess as run  # not needed for help
 
     result = run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force)
     for warning in result.warnings:
@@ -66,7 +66,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
         say(f"missing partner: ... and {more:,} more")
     say(str(result))
-    _print_paths(result.written)
+    click.echo("\n".join(map(str, result.written)))
 
 
 @data.command(epilog=SAMPLE_EXAMPLE)
@@ -89,34 +89,15 @@ def sample(*, recipe: str, output: Path, force: bool) -> None:
     For ResNet-50, these are drawn images of ten classes in CIFAR-10's binary format: 2,000 for training, 500 for
     testing.
     """
-    if recipe == "transformer":
-        _print_paths(_write_pairs(output, force=force))
-    else:
-        _print_paths(_write_images(output, force=force))
-
-
-def _write_pairs(output: Path, *, force: bool) -> tuple[Path, ...]:
-    from launcher.corpus.corpus_files import refuse_overwriting
-    from launcher.corpus.sample import SIZES, sample_files, write_sample
-
-    if not force:
-        refuse_overwriting(sample_files(output))
-    written = write_sample(output)
-    say(f"wrote {', '.join(f'{size:,} {split}' for split, size in SIZES.items())} pairs")
-    return written
-
-
-def _write_images(output: Path, *, force: bool) -> tuple[Path, ...]:
     from launcher.corpus.corpus_files import refuse_overwriting
     from launcher.corpus.image_sample import TEST_COUNT, TRAIN_COUNT, image_sample_files, write_image_sample
+    from launcher.corpus.sample import SIZES, sample_files, write_sample
 
+    files, write, about = sample_files, write_sample, [f"{size:,} {split}" for split, size in SIZES.items()]
+    if recipe != "transformer":
+        files, write, about = image_sample_files, write_image_sample, [f"{TRAIN_COUNT:,} train", f"{TEST_COUNT:,} test"]
     if not force:
-        refuse_overwriting(image_sample_files(output))
-    written = write_image_sample(output)
-    say(f"wrote {TRAIN_COUNT:,} train, {TEST_COUNT:,} test images")
-    return written
-
-
-def _print_paths(paths: tuple[Path, ...]) -> None:
-    for path in paths:
-        click.echo(path)
+        refuse_overwriting(files(output))
+    written = write(output)
+    say(f"wrote {', '.join(about)} {'pairs' if recipe == 'transformer' else 'images'}")
+    click.echo("\n".join(map(str, written)))

@@ -98,8 +98,7 @@ class _Exec(TakesCommand):
 @of_run.master_port_option("derived from the job ID")
 @click.option("--no-log", is_flag=True, help="Write no train.log; leave stdout and stderr to the engine.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
-@click.pass_context
-def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **options: Any) -> None:
+def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
     """Become one rank of a job that mpirun or srun started.
 
     The engine starts this command once per device. It checks the program, layout and server, then replaces itself with
@@ -115,7 +114,7 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
     with reported_once(rank):
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)
     run_dir, global_rank = joined.run_dir, joined.rank.global_rank
-    if joined.starts_scheduler:
+    if global_rank == 0 and joined.spec.supervision.scheduler is not None:
         start_scheduler(joined.spec, joined.environment)
     argv = joined.rank.argv
     if joined.program.python is not None:
@@ -123,23 +122,16 @@ def exec_rank(context: click.Context, /, *, server: str | None, no_log: bool, **
         if not no_log:  # with --no-log the engine has it already; duplicated last, so that no other process inherits it
             os.set_inheritable(stderr := os.dup(2), True)
         argv = bootstrap_argv(joined.program.python, run_dir.device(global_rank), stderr)
-    context.exit(become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank)))
+    return become(argv, joined.environment, None if no_log else run_dir.train_log(global_rank))
 
 
 @frozen
 class _Joined:
-    """This process's rank, with its run and run directory."""
-
     program: Program
     spec: RunSpec
     rank: RankSpec
     run_dir: RunDir
     environment: Mapping[str, str]
-
-    @property
-    def starts_scheduler(self) -> bool:
-        """Whether this rank also starts MindSpore's scheduler."""
-        return self.rank.global_rank == 0 and self.spec.supervision.scheduler is not None
 
 
 def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
@@ -156,11 +148,7 @@ def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
 
 
 def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joined:
-    """Run all checks, then create this rank's part of the run directory.
-
-    Raises:
-        TlaunchError: a check failed.
-    """
+    """Run all checks, then create this rank's part of the run directory."""
     prepared = prepare(options, os.environ, engine=engine.engine)
     check_size(engine, prepared.request.layout)
     used = prepared.used
@@ -177,7 +165,11 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     rank = spec.ranks[engine.global_rank]
     warning = _doubt_of_place(engine, rank, used, server)
     if rank.global_rank == 0:
-        _check_port(port)
+        try:
+            check_port(port)
+        except UsageError as error:
+            error.hint = "choose another port with --master-port N, the same for all ranks"
+            raise
     environment, needed = overlaid(os.environ, rank.env), dict[str, str]()
     if engine.world_size != 1:
         # The engine may know the servers by name, even if the table has addresses.
@@ -205,25 +197,8 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     return _Joined(prepared.program, spec, rank, run_dir, environment)
 
 
-def _check_port(port: int) -> None:
-    """Check that rank 0 can listen on the port.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    try:
-        check_port(port)
-    except UsageError as error:
-        hint = "choose another port with --master-port N, the same for all ranks"
-        raise UsageError(error.message, hint=hint) from error
-
-
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """Return a warning if the table's only server may be another machine. Blocks during name lookups.
-
-    Raises:
-        TlaunchError: the rank belongs to another server.
-    """
+    """Return a warning if the table's only server may be another machine; raise if the rank belongs to another server."""
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)

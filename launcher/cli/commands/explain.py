@@ -30,7 +30,6 @@ from launcher.core.codec import encode, json_text
 from launcher.core.env import MASTER_PORT, MS_SCHED_PORT
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import Layout
 from launcher.core.text import printable, ranges, shell_words
 from launcher.engines.assemble import Draft, Request, attempt_request, attempt_table, draft
 from launcher.engines.leftover_variables import Conflict, Fate, conflicts
@@ -53,6 +52,7 @@ Exit codes: 0; 2 wrong usage, or a file cannot be read; 3 invalid rank table or 
 """
 # --detach is accepted and ignored, so that a command line of `tlaunch run` works unchanged.
 NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
+SETTING_FIELDS = ("value", "default", "origin")  # in JSON
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 PORTS = (MASTER_PORT, MS_SCHED_PORT)  # both have the same value
@@ -63,8 +63,6 @@ MAX_PROSE_COLUMNS = 100
 
 @frozen
 class Explained:
-    """One rank of a run, with the variables to show."""
-
     draft: Draft
     request: Request
     variables: tuple[Variable, ...]
@@ -108,7 +106,16 @@ def explain(
     if of_settings:
         if prepared.program.recipe is None:
             raise UsageError("--settings shows the bundled trainer's settings, but COMMAND is another program")
-        write_out(_settings_text(chosen, request.layout, as_json=as_json))
+        # only --settings needs it
+        from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
+
+        settings = effective_settings(chosen, request.layout)
+        if as_json:
+            shown = {each.name: {name: getattr(each, name) for name in SETTING_FIELDS} for each in settings}
+            write_out(json_text(shown))
+        else:
+            lines = toml_lines(settings, as_words(without_settings(chosen)))
+            write_out("\n".join(lines).rstrip("\n") + "\n")
         return
     if (first := first_allotment(request)) is not None:
         say(attempt_text(0, first, request.cluster.servers))
@@ -124,19 +131,6 @@ def explain(
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE, True
-
-
-def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
-    # only --settings needs it
-    from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
-
-    found = effective_settings(options, layout)
-    if not as_json:
-        lines = toml_lines(found, as_words(without_settings(options)))
-        return "".join(f"{line}\n" for line in lines).rstrip("\n") + "\n"
-    return json_text(
-        {each.name: {"value": each.value, "default": each.default, "origin": each.origin} for each in found}
-    )
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
@@ -170,7 +164,14 @@ def _lines(explained: Explained) -> Iterator[str]:
         cpus = f"{ranges(share.cpus)} ({share.reason})"
     yield printable(f"cpus: {cpus}")
     yield ""
-    yield from _in_columns([("NAME", "VALUE", "ORIGIN"), *map(_row, explained.variables)])
+    rows = [("NAME", "VALUE", "ORIGIN")]
+    for variable in explained.variables:
+        value = REMOVED if variable.value is None else masked(variable.name, variable.value)
+        origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
+        if variable.instead_of is not None:
+            origin += f", was {masked(variable.name, variable.instead_of)}"
+        rows.append((variable.name, value, origin))
+    yield from _in_columns(rows)
     if explained.conflicts:
         yield ""
         for conflict in explained.conflicts:  # variables of the shell that tlaunch keeps from ranks, or passes on
@@ -201,16 +202,12 @@ def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
         yield from (f"{'':<{at}}{line}" for line in more)
 
 
-def _row(variable: Variable) -> tuple[str, str, str]:
-    value = REMOVED if variable.value is None else masked(variable.name, variable.value)
-    origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
-    if variable.instead_of is not None:
-        origin += f", was {masked(variable.name, variable.instead_of)}"
-    return variable.name, value, origin
-
-
 def _to_json(explained: Explained) -> dict[str, Any]:
     rank, share = explained.draft.rank, explained.draft.share
+
+    def shown(variable: Variable, value: str | None) -> str | None:
+        return None if value is None else masked(variable.name, value)
+
     return {
         "global_rank": rank.global_rank,
         "local_rank": rank.local_rank,
@@ -220,7 +217,10 @@ def _to_json(explained: Explained) -> dict[str, Any]:
         "bind": explained.request.bind,
         "cpus": share.cpus,
         "threads": share.threads,
-        "variables": [_variable_to_json(one) for one in explained.variables],
+        "variables": [  # `value` is null if it is removed, `instead_of` if the environment had no other value
+            {**encode(one), "value": shown(one, one.value), "instead_of": shown(one, one.instead_of)}
+            for one in explained.variables
+        ],
         "conflicts": [
             {
                 "family": conflict.family,
@@ -230,12 +230,3 @@ def _to_json(explained: Explained) -> dict[str, Any]:
             for conflict in explained.conflicts
         ],
     }
-
-
-def _variable_to_json(variable: Variable) -> dict[str, Any]:
-    """Encode a variable. `value` is null if it is removed, `instead_of` if the environment had no other value."""
-
-    def shown(value: str | None) -> str | None:
-        return None if value is None else masked(variable.name, value)
-
-    return {**encode(variable), "value": shown(variable.value), "instead_of": shown(variable.instead_of)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -14,7 +14,7 @@ from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange, Seconds
 from launcher.cli.text.columns import aligned, counted, duration, size
 from launcher.cli.text.run_text import shown_name
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.regular_files import bytes_in
 from launcher.runs.progress import State
@@ -78,17 +78,24 @@ def prune(
             raise UsageError(
                 f"cannot ask whether to remove {total}: stdin is not a terminal", hint="add --yes or --dry-run"
             )
-        for line in aligned(HEADER, [_row(each, sizes[each.root]) for each in going], right=frozenset(HEADER[2:])):
+        rows = [
+            (
+                shown_name(each.state),
+                each.state.state.value,
+                duration(max(0.0, (time.time_ns() - each.over_ns) / 1e9)),
+                size(sizes[each.root]),
+            )
+            for each in going
+        ]
+        for line in aligned(HEADER, rows, right=frozenset(HEADER[2:])):
             say(line)
         if not click.confirm(f"Remove {total}?", err=True):
             return EXIT_FAILURE
     if dry_run:
-        write_out("".join(f"{shown_name(each.state)}\n" for each in going))
+        write_lines(shown_name(each.state) for each in going)
         say(f"would free {size(sum(sizes.values()))}")
         return EXIT_OK
-    return _remove_all(
-        going, Removal(runs_dir, [*(each.root for each in found), *others]), lambda each: sizes[each.root]
-    )
+    return _remove_all(going, Removal(runs_dir, [*(each.root for each in found), *others]), sizes)
 
 
 def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, ...]) -> bool:
@@ -116,7 +123,7 @@ def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: l
         chosen = [each for each in chosen if each.root not in needed]
 
 
-def _remove_all(going: Iterable[FoundRun], removal: Removal, bytes_of: Callable[[FoundRun], int]) -> int:
+def _remove_all(going: Iterable[FoundRun], removal: Removal, sizes: Mapping[Path, int]) -> int:
     freed_bytes, code = 0, EXIT_OK
     removal.finish_earlier()
     try:
@@ -133,7 +140,7 @@ def _remove_all(going: Iterable[FoundRun], removal: Removal, bytes_of: Callable[
             if stays is not None:
                 _say_kept(each, stays)
                 continue
-            freed_bytes += bytes_of(each)
+            freed_bytes += sizes[each.root]
             write_out(f"{shown_name(each.state)}\n")
     finally:
         removal.mend_latest()
@@ -143,8 +150,3 @@ def _remove_all(going: Iterable[FoundRun], removal: Removal, bytes_of: Callable[
 
 def _say_kept(found: FoundRun, why: str) -> None:
     say(f"kept {shown_name(found.state)}: {why}")
-
-
-def _row(found: FoundRun, size_bytes: int) -> tuple[str, ...]:
-    over_s = max(0.0, (time.time_ns() - found.over_ns) / 1e9)
-    return shown_name(found.state), found.state.state.value, duration(over_s), size(size_bytes)

@@ -14,7 +14,7 @@ from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text import run_text as run_words
 from launcher.cli.text.columns import counted, duration, fitted
 from launcher.cli.text.run_text import continued_from, culprit, running_ranks, shown_name
-from launcher.cli.text.stdout import as_people_call_it, say, write_out
+from launcher.cli.text.stdout import as_people_call_it, say, write_lines, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.core.codec import json_text
 from launcher.core.text import printable, some_of
@@ -58,7 +58,9 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
 
     If --runs-dir has no runs, the command lists your runs in other directories.
     """
-    places = _places(runs_dir, everywhere=everywhere)
+    has_runs = bool(run_names(runs_dir))
+    elsewhere = other_run_directories(runs_dir, asked=everywhere) if everywhere or not has_runs else ()
+    places = (runs_dir, *elsewhere) if has_runs or not elsewhere else elsewhere
     directories = [run_at(place.absolute() / name) for place in places for name in run_names(place)]
     # The agent writes report.json last, so runs that have one are only read with --all.
     looked = [look(run_dir) for run_dir in directories if everything or not run_dir.report.exists()]
@@ -68,11 +70,7 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
         write_out(json_text([run_words.as_json(state) for state in states]))
     elif states:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-        write_out(
-            "".join(
-                f"{line}\n" for line in to_lines(states, width, screen_of(sys.stdout), placed=places != (runs_dir,))
-            )
-        )
+        write_lines(to_lines(states, width, screen_of(sys.stdout), placed=places != (runs_dir,)))
     elif everything:
         say(f"no run in {_listed(places)}")
     unwatched = 0 if everything else sum(state.state.value == "unwatched" and not state.lives for state in looked)
@@ -82,12 +80,6 @@ def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> 
     if unwatched:
         words = f"{counted(unwatched, 'run')} of `tlaunch exec` may be active; only mpirun or srun knows"
         say(f"{words}, and --all lists such runs")
-
-
-def _places(runs_dir: Path, *, everywhere: bool) -> tuple[Path, ...]:
-    has_runs = bool(run_names(runs_dir))
-    elsewhere = other_run_directories(runs_dir, asked=everywhere) if everywhere or not has_runs else ()
-    return (runs_dir, *elsewhere) if has_runs or not elsewhere else elsewhere
 
 
 def _listed(places: tuple[Path, ...]) -> str:

@@ -73,22 +73,29 @@ class _Rerun(TakesCommand):
 @click.pass_context
 def rerun(
     context: click.Context, /, *, run: str | None, dry_run: bool, yes: bool, runs_dir: Path, **options: Any
-) -> None:
+) -> int:
     run_dir = chosen_to_rerun(runs_dir, run, yes=yes or dry_run)
     recorded, cwd = recorded_options(run_dir)
-    given = {name: value for name, value in options.items() if _is_given(context, name, value)}
+    given = {
+        name: value
+        for name, value in options.items()
+        if (value if name == "command" else context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    }
     given |= {name: _absolute(given[name]) for name in PATHS if name in given}
     if "command" in given and given["command"][0].startswith("-"):
         given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
-    line = _command_line(again, cwd)
+    own = (cwd / usual_runs_dir()).resolve() == again.runs_dir.resolve()
+    line = shell_words(("tlaunch", "run", *as_words(replace(again, runs_dir=DEFAULT_RUNS_DIR) if own else again)))
+    if cwd.resolve() != Path.cwd().resolve():
+        line = f"cd {shell_word(str(cwd))} && {line}"
     secrets = ", ".join(masked_in(again))
     confirm_owner(run_dir, yes=yes or dry_run)
     if dry_run:
         write_out(f"{line}\n")
         if secrets:
             say(f"note: fill in the masked values: {secrets}")
-        context.exit(EXIT_OK)
+        return EXIT_OK
     if secrets:
         raise UsageError(
             f"the record of {run_dir.root.name} masks secrets: {secrets}", hint=_how_to_give(again, run_dir)
@@ -102,7 +109,7 @@ def rerun(
         os.chdir(cwd)
     except OSError as error:
         raise UnreadableError(f"cannot enter {cwd}, the run's working directory: {error.strerror}") from error
-    context.exit(start.run(again).exit_code)
+    return start.run(again).exit_code
 
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
@@ -120,14 +127,7 @@ def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
     return f"set them in this shell and pass them on: {line}" + (f"; also give {others} again" if others else "")
 
 
-def _is_given(context: click.Context, name: str, value: Any) -> bool:
-    if name == "command":
-        return bool(value)
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """Return the recorded command with `arguments` appended."""
     if not recorded.command:
         message = f"`{arguments[0]}` is not a program, and {name} ran the bundled trainer, which takes settings, not arguments"
         raise UsageError(message, hint="change a setting with --set KEY=VALUE, without the dashes")
@@ -145,12 +145,3 @@ def _absolute(value: Any) -> Any:
     if isinstance(value, Path):
         return value.absolute()
     return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long
-
-
-def _command_line(options: RunOptions, cwd: Path) -> str:
-    """Return the equivalent `tlaunch run` command line for the current directory."""
-    own = cwd / usual_runs_dir()
-    if own.resolve() == options.runs_dir.resolve():
-        options = replace(options, runs_dir=DEFAULT_RUNS_DIR)
-    line = shell_words(("tlaunch", "run", *as_words(options)))
-    return line if cwd.resolve() == Path.cwd().resolve() else f"cd {shell_word(str(cwd))} && {line}"

@@ -45,7 +45,7 @@ a rank hung (--hang-timeout); 126 a rank's program could not start, 127 its inte
 
 @click.command(cls=TakesCommand, context_settings={"allow_interspersed_args": False}, epilog=EPILOG)
 @click.pass_context
-def run(context: click.Context, /, **options: Any) -> None:
+def run(context: click.Context, /, **options: Any) -> int:
     """Start one process per device and supervise them.
 
     COMMAND can be any program. Without it, tlaunch trains a bundled program: the Transformer, or the one that --recipe
@@ -55,7 +55,7 @@ def run(context: click.Context, /, **options: Any) -> None:
     if (chosen.dry_run or chosen.verbose) and not chosen.quiet:
         for line in project_file_notes(context, chosen):
             say(line)
-    context.exit(start.run(chosen).exit_code)
+    return start.run(chosen).exit_code
 
 
 run.params += RUN_PARAMETERS

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, json_option
 from launcher.cli.text.run_text import describe_run, shown_name
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.text.verdict_text import rank_list
 from launcher.cluster.coordinator_files import read_endpoint
 from launcher.cluster.stack_requests import CoordinatorUnreachableError, ask_stacks
@@ -64,30 +63,39 @@ class Seen:
 @click.option("--full", is_flag=True, help="Show all frames, and the other threads of each group's first rank.")
 @json_option
 @active_run_argument
-@click.pass_context
-def stacks(
-    context: click.Context, /, *, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path
-) -> None:
+def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path) -> int:
     wanted = None if ranks is None else parse_ranks(ranks)
     state = look(chosen_live(runs_dir, run))
     seen = _seen(state, wanted)
     if ended := seen.pids.keys() - seen.stacks.keys():
         say(_ended(ended))
     groups = group(seen.stacks, seen.steps)
-    write_out(json_text(_to_json(state, seen, groups)) if as_json else _as_text(state, seen, groups, full=full))
+    whole = sentence(groups, whole=not seen.unasked)
+    if as_json:
+        content = {
+            "name": state.name,
+            "directory": str(state.run_dir.root),
+            "sentence": whole,
+            "groups": [asdict(group) for group in groups],
+            "ranks": [
+                {"global_rank": rank, "pid": seen.pids[rank], "step": seen.steps[rank], **asdict(stack)}
+                for rank, stack in seen.stacks.items()
+            ],
+            "not_shown": dict(seen.unasked),
+        }
+        write_out(json_text(content))
+    else:
+        write_lines(printable(line) for line in _lines(f"{shown_name(state)}: {whole}", seen, groups, full=full))
     for server, why in seen.unasked.items():
         say(f"{server}: not shown: {why}")
-    context.exit(EXIT_FAILURE if seen.unasked else EXIT_OK)
+    return EXIT_FAILURE if seen.unasked else EXIT_OK
 
 
 def parse_ranks(text: str) -> tuple[RankRange, ...]:
-    """Parse a list of ranks into ranges.
+    """Parse a list of ranks into ranges; raise UsageError if it is not one.
 
     >>> parse_ranks("0,3-5")
     ((0, 0), (3, 5))
-
-    Raises:
-        UsageError: `text` is not a list of ranks.
     """
     ranges = []
     for part in text.split(","):
@@ -102,11 +110,7 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
 
 
 def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
-    """Return the stacks from all servers, or only from this machine if the coordinator cannot be reached.
-
-    Raises:
-        TlaunchError: no stack was collected.
-    """
+    """Return the stacks from all servers, or only from this machine if the coordinator cannot be reached."""
     endpoint = None if state.state.over else read_endpoint(state.run_dir)
     if endpoint is None:
         return _gathered(state, _living(state, wanted))
@@ -123,11 +127,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
-    """Return the stacks that the agents of all servers collected.
-
-    Raises:
-        TlaunchError: no rank is alive, or too few servers answered to know.
-    """
+    """Return the stacks that agents collected; raise if no rank is alive, or too few servers answered to know."""
     answers = tuple(answers)
     ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}
@@ -144,11 +144,7 @@ def _answered(
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
-    """Return the PIDs of the living ranks on this machine. Start times rule out reused PIDs.
-
-    Raises:
-        TlaunchError: no chosen rank is alive.
-    """
+    """Return the PIDs of the living ranks on this machine; raise if there are none. Start times rule out reused PIDs."""
     living = {
         look.global_rank: look.process.pid
         for look in state.ranks
@@ -169,11 +165,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Collect the stacks of these ranks. Blocks for about a second at most.
-
-    Raises:
-        TlaunchError: every rank ended before it answered.
-    """
+    """Collect the stacks of these ranks, for about a second at most; raise if every rank ended before it answered."""
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)
@@ -187,15 +179,12 @@ def _ended(global_ranks: Iterable[int]) -> str:
     return f"{rank_list(global_ranks)} ended before answering"
 
 
-def _as_text(state: RunState, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> str:
-    lines = [f"{shown_name(state)}: {sentence(groups, whole=not seen.unasked)}"]
+def _lines(title: str, seen: Seen, groups: tuple[StackGroup, ...], *, full: bool) -> Iterator[str]:
+    yield title
     for each in groups:
-        lines += ["", f"{rank_list(each.global_ranks)}: {each.doing}"]
-        lines += _frame_lines(each.frames, full=full)
-        if full:
-            for frames in seen.stacks[each.global_ranks[0]].others:
-                lines += [f"  another thread of rank {each.global_ranks[0]}:", *_frame_lines(frames, full=True)]
-    return "".join(f"{printable(line)}\n" for line in lines)
+        yield from ("", f"{rank_list(each.global_ranks)}: {each.doing}", *_frame_lines(each.frames, full=full))
+        for frames in seen.stacks[each.global_ranks[0]].others if full else ():
+            yield from (f"  another thread of rank {each.global_ranks[0]}:", *_frame_lines(frames, full=True))
 
 
 def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
@@ -203,17 +192,3 @@ def _frame_lines(frames: tuple[str, ...], *, full: bool) -> Iterator[str]:
     yield from (f"    {frame}" for frame in shown)
     if len(shown) < len(frames):
         yield f"    ... {len(frames) - len(shown)} more, shown by --full"
-
-
-def _to_json(state: RunState, seen: Seen, groups: tuple[StackGroup, ...]) -> dict[str, Any]:
-    return {
-        "name": state.name,
-        "directory": str(state.run_dir.root),
-        "sentence": sentence(groups, whole=not seen.unasked),
-        "groups": [asdict(group) for group in groups],
-        "ranks": [
-            {"global_rank": rank, "pid": seen.pids[rank], "step": seen.steps[rank], **asdict(stack)}
-            for rank, stack in seen.stacks.items()
-        ],
-        "not_shown": dict(seen.unasked),
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,13 +12,7 @@ from typing import Any
 
 import click
 
-from launcher.cli.options.chosen_run import (
-    LIVE_RUN_HELP,
-    chosen_live,
-    json_option,
-    progress_regex_option,
-    run_argument,
-)
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, chosen_live, json_option, progress_regex_option, run_argument
 from launcher.cli.text.columns import counted, duration, fitted, number, size
 from launcher.cli.text.rank_rows import UNKNOWN, Column, age_s, cells, group_key, grouped, listed, most, same
 from launcher.cli.text.run_text import as_json as run_as_json
@@ -32,7 +26,7 @@ from launcher.cli.text.run_text import (
     shown_name,
 )
 from launcher.cli.text.saved_text import how_to_resume
-from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
+from launcher.cli.text.stdout import as_argument, as_people_call_it, write_lines, write_out
 from launcher.cli.text.style import Screen, screen_of
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.codec import json_text
@@ -69,8 +63,6 @@ GROUPED_FROM = 16  # ranks; a terminal groups this many or more
 
 @frozen
 class RankStatus:
-    """Everything known about one rank."""
-
     look: RankLook
     place: RankPlace | None
     figures: RankFigures
@@ -104,11 +96,7 @@ def status(*, run: str | None, groups: bool | None, progress_regex: str | None, 
         write_out(json_text(whole))
     else:
         wants_groups = sys.stdout.isatty() and len(ranks) >= GROUPED_FROM if groups is None else groups
-        write_out(
-            "".join(
-                f"{line}\n" for line in _lines(state, ranks, recorded, screen_of(sys.stdout), wants_groups=wants_groups)
-            )
-        )
+        write_lines(_lines(state, ranks, recorded, screen_of(sys.stdout), wants_groups=wants_groups))
 
 
 def _rank_status(look: RankLook, places: tuple[RankPlace, ...], state: RunState, reader: FiguresReader) -> RankStatus:
@@ -136,7 +124,14 @@ def _lines(
     if ranks:
         yield ""
         columns = _columns(state)
-        rows = grouped(ranks, _group_key(ranks, state)) if wants_groups else [(rank,) for rank in ranks]
+        slow = state.progress.current.slow if state.state.going_on else {}
+        key = group_key(
+            ranks,
+            state=lambda rank: (rank.look.state, _end_of(rank), rank.look.global_rank in slow),
+            step=lambda rank: rank.figures.compared_step,
+            loss=lambda rank: rank.figures.loss,
+        )
+        rows = grouped(ranks, key) if wants_groups else [(rank,) for rank in ranks]
         header = [column.name for column in columns]
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
         table = [cells(row, columns) for row in rows]
@@ -186,9 +181,12 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
     def beat_age_s(rank: RankStatus) -> float | None:
         return age_s(rank.figures.heartbeat.time_ns if rank.figures.heartbeat else None, state.looked_ns)
 
+    def servers(values: Sequence[str], _text: Callable[[str], str]) -> str:
+        return values[0] if len(set(values)) == 1 else counted(len(set(values)), "server")
+
     return (
         Column("RANK", lambda rank: rank.look.global_rank, joined=listed),
-        Column("SERVER", lambda rank: one_line(rank.place.server_id) if rank.place else UNKNOWN, joined=_servers),
+        Column("SERVER", lambda rank: one_line(rank.place.server_id) if rank.place else UNKNOWN, joined=servers),
         Column("DEVICE", lambda rank: rank.place.device_id if rank.place else None, _or_unknown, listed),
         Column("STATE", state_of, joined=same),
         Column("PID", lambda rank: rank.look.process.pid if rank.look.process else None, _or_unknown, same),
@@ -201,25 +199,9 @@ def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:
     )
 
 
-def _group_key(ranks: list[RankStatus], state: RunState) -> Callable[[RankStatus], Hashable]:
-    """Return a function from a rank to its group. The ranks of a group share a row."""
-    slow = state.progress.current.slow if state.state.going_on else {}
-    return group_key(
-        ranks,
-        state=lambda rank: (rank.look.state, _end_of(rank), rank.look.global_rank in slow),
-        step=lambda rank: rank.figures.compared_step,
-        loss=lambda rank: rank.figures.loss,
-    )
-
-
 def _end_of(rank: RankStatus) -> str:
     look = rank.look
     return UNKNOWN if look.status is None else one_line(look.reason) if look.reason else describe_status(look.status)
-
-
-def _servers(values: Sequence[str], _text: Callable[[str], str]) -> str:
-    count = len(set(values))
-    return values[0] if count == 1 else counted(count, "server")
 
 
 def _or_unknown(value: int | None) -> str:

@@ -1,26 +1,27 @@
-"""`tlaunch stop`: stop a run from any shell on its machine."""
+"""`tlaunch stop` and `wait`: stop a run from any shell on its machine, and wait for its end."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
 
-from launcher.cli.options.chosen_run import ONLY_RUN_HELP, active_run_argument, chosen_only
+from launcher.cli.options.chosen_run import LIVE_RUN_HELP, ONLY_RUN_HELP, active_run_argument, chosen_live, chosen_only
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.saved_text import going_on
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.verdict_text import rank_list
-from launcher.core.errors import EXIT_FAILURE, TlaunchError
+from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError
 from launcher.core.text import shell_word
 from launcher.runs import ending
 from launcher.runs.ending import StopOutcome, Stopped
 from launcher.runs.progress import State
 from launcher.runs.status import RunStatusReader
 
-EPILOG = """\b
+STOP_EPILOG = """\b
 Examples:
   tlaunch stop
   tlaunch stop --kill 20261121-053712-transformer
@@ -38,14 +39,13 @@ runs are active and RUN is not given, or the only active run is in another direc
 WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 
 
-@click.command(epilog=EPILOG, help=f"Stop a run and wait until its processes have ended.\n\n{ONLY_RUN_HELP}")
+@click.command(epilog=STOP_EPILOG, help=f"Stop a run and wait until its processes have ended.\n\n{ONLY_RUN_HELP}")
 @click.option("--kill", is_flag=True, help="Send SIGKILL at once, without grace time.")
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
 @active_run_argument
-@click.pass_context
-def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> None:
+def stop(*, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) -> int:
     run_dir = chosen_only(runs_dir, run)
     try:
         stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
@@ -58,17 +58,21 @@ def stop(context: click.Context, *, run: str | None, kill: bool, timeout: float 
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:
         for line in going_on(run_dir, as_argument(run_dir)):
             say(line)
-    if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH}:
-        context.exit(EXIT_FAILURE)
+    return EXIT_FAILURE if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH} else EXIT_OK
 
 
 def _report(stopped: Stopped, *, kill: bool) -> str:
     name, how = shown_name(stopped.state), describe_run(stopped.state)
     match stopped.outcome:
         case StopOutcome.ENDED:
-            killed = stopped.state.attempts[-1].killed
-            forced = f"; {counted(killed, 'process', 'processes')} had to be killed" if killed else ""
-            return f"{name}: {how}{_orphans(stopped) if stopped.orphans else forced}"
+            ended = ""
+            if stopped.orphans:  # ranks that outlived launcher and agent
+                ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
+                when = f"after {stopped.grace_s:g} s of grace" if stopped.grace_s else "at once"
+                ended += f", {rank_list(stopped.killed)} by SIGKILL {when}" if stopped.killed else ""
+            elif killed := stopped.state.attempts[-1].killed:
+                ended = f"; {counted(killed, 'process', 'processes')} had to be killed"
+            return f"{name}: {how}{ended}"
         case StopOutcome.NOT_RUNNING:
             return f"{name} is not running: {how}"
         case StopOutcome.STILL_ENDING:
@@ -84,10 +88,33 @@ def _report(stopped: Stopped, *, kill: bool) -> str:
             return f"error: {name} cannot be stopped from here: it is {how}\nhint: {hint}"
 
 
-def _orphans(stopped: Stopped) -> str:
-    """Return a clause about the ranks that outlived launcher and agent."""
-    ended = f"; {rank_list(stopped.orphans)} still ran and {'was' if len(stopped.orphans) == 1 else 'were'} ended"
-    if not stopped.killed:
-        return ended
-    when = f"after {stopped.grace_s:g} s of grace" if stopped.grace_s else "at once"
-    return f"{ended}, {rank_list(stopped.killed)} by SIGKILL {when}"
+WAIT_EPILOG = """\b
+Examples:
+  tlaunch wait && tlaunch evaluate latest --source test.en --reference test.fr
+  tlaunch wait --timeout 2h 20261121-053712-transformer
+
+Exit codes: the run's exit code; 1 the run was lost (its launcher or agent was killed), or its end cannot be detected on
+this machine (started on another one, or by another version of tlaunch); 2 wrong usage, or no such run; 124 the run is
+still active after --timeout; 130 Ctrl-C.
+"""
+LOOK_S = 0.5
+UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
+
+
+@click.command(epilog=WAIT_EPILOG, help=f"Wait for a run to end, and exit with its exit code.\n\n{LIVE_RUN_HELP}")
+@click.option(
+    "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
+)
+@active_run_argument
+def wait(*, run: str | None, timeout: float | None, runs_dir: Path) -> int:
+    watch = RunStatusReader(chosen_live(runs_dir, run))
+    until_s = None if timeout is None else time.monotonic() + timeout
+    while not (state := watch.look()).state.over:
+        if state.state in UNSEEN:
+            raise TlaunchError(f"cannot wait for {shown_name(state)}: it is {describe_run(state)}")
+        if until_s is not None and time.monotonic() >= until_s:
+            say(f"{shown_name(state)}: {describe_run(state)}")
+            return EXIT_HUNG
+        time.sleep(LOOK_S)
+    say(f"{shown_name(state)}: {describe_run(state)}")
+    return EXIT_FAILURE if state.exit_code is None else state.exit_code

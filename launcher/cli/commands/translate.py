@@ -1,11 +1,13 @@
-"""`tlaunch translate`: translate the lines of stdin with a trained model."""
+"""`tlaunch translate` and `evaluate`: translate with a trained model, and score its translations with BLEU and chrF."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
@@ -13,12 +15,17 @@ import click
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_of, decoding_options
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import PathType
+from launcher.cli.text.output_file import put
+from launcher.cli.text.stdout import write_lines, write_out
 from launcher.cli.training.model_choice import translation_model
 from launcher.cli.training.translators import run_translator
-from launcher.core.errors import EXIT_OK, UnreadableError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import LATEST
+from launcher.core.text import counted, printable
+from launcher.corpus.text_files import read_lines
 
-EPILOG = """\b
+TRANSLATE_EPILOG = """\b
 Examples:
   tlaunch translate < sentences.fr > sentences.en     # with the latest run's model
   echo "Le chat dort." | tlaunch translate runs/RUN --beam 1
@@ -35,11 +42,11 @@ damaged model, or a line that is not UTF-8 or longer than 1 MiB (lines before it
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(epilog=TRANSLATE_EPILOG)
 @click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
 @decoding_options
 @runs_dir_option
-def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
+def translate(*, model: str, runs_dir: Path, **decoding: Any) -> None:
     """Translate lines from stdin with a trained model.
 
     MODEL is a run, a checkpoint of any layout, or a directory with a trained model. For a run, the final model or the
@@ -49,15 +56,92 @@ def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
         raise UnreadableError(
             "stdin is closed, so there is nothing to translate", hint="redirect a file to stdin: < FILE"
         )
+    stdin = os.fstat(sys.stdin.fileno())
+    total_bytes = stdin.st_size if stat.S_ISREG(stdin.st_mode) else None  # unknown for a terminal or pipe
     with translation_model(runs_dir, model) as (directory, called):
         run_translator(
             directory, decoding_of(**decoding), "--name", called,
-            stdin=None, output=sys.stdout.fileno(), total_bytes=_size_of_stdin(),
+            stdin=None, output=sys.stdout.fileno(), total_bytes=total_bytes,
         )  # fmt: skip
-    return EXIT_OK
 
 
-def _size_of_stdin() -> int | None:
-    """Return the size in bytes if stdin is a file; None for a terminal or pipe."""
-    found = os.fstat(sys.stdin.fileno())
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
+A_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
+SCORES = {"BLEU": "bleu", "BLEU, tokenized": "bleu_tokenized", "chrF": "chrf"}
+EVALUATE_EPILOG = """\b
+Examples:
+  tlaunch evaluate --source test.en --reference test.fr     # the latest run's model
+  tlaunch evaluate runs/RUN --source test.en.gz --reference test.fr.gz --json
+  tlaunch evaluate model/ --source test.en --reference test.fr --output test.out
+
+Both files are normalised like the training text (data.normalise). The scores
+come from sacrebleu and are printed with its signatures:
+
+\b
+  BLEU             cased text, tokenized by mteval-v13a
+  BLEU, tokenized  comparable to papers that prepare text with Moses's scripts
+                   and score it with multi-bleu.perl -lc: both sides go through
+                   Moses's normalize-punctuation and tokenizer (sacremoses) and
+                   are lower-cased
+  chrF             character n-grams up to length 6 (chrF2)
+
+Exit codes: 0; 1 the model could not be loaded; 2 wrong usage, no such model or file, a damaged model, a file that is
+not UTF-8, files of different lengths, or a package for scores is not installed; 130 Ctrl-C.
+"""
+
+
+@click.command(epilog=EVALUATE_EPILOG)
+@click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
+@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one per line; may be gzipped.")
+@click.option(
+    "--reference",
+    required=True,
+    type=A_FILE,
+    metavar="FILE",
+    help="Reference translations, one per line; may be gzipped.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=PathType(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the model's translations to FILE.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@decoding_options
+@runs_dir_option
+def evaluate(
+    *, model: str, source: Path, reference: Path, output: Path | None, as_json: bool, runs_dir: Path, **decoding: Any
+) -> None:
+    """Score a trained model's translations with BLEU and chrF.
+
+    Translates the source file and compares the result with the reference.
+
+    MODEL is a run, a checkpoint of any layout, or a directory with a trained model, as in `tlaunch translate`.
+    """
+    how = decoding_of(**decoding)
+    lines = list(read_lines(source))
+    references = sum(1 for _ in read_lines(reference))
+    if len(lines) != references or not lines:
+        raise UsageError(
+            f"{source} has {counted(len(lines), 'line')}, and {reference} has {references}",
+            hint="use files with the same number of lines, at least one",
+        )
+    with translation_model(runs_dir, model) as (directory, called), TemporaryFile() as results:
+        run_translator(
+            directory, how, "--source", str(source), "--reference", str(reference),
+            output=results.fileno(), total_bytes=sum(len(line.encode()) + 1 for line in lines),
+        )  # fmt: skip
+        results.seek(0)
+        found = json.load(results)
+    if as_json:
+        facts = {"model": called, "sentences": len(lines), "beam": how.beam, "alpha": how.alpha}
+        write_out(json.dumps({**facts, **found["scores"]}, indent=2, ensure_ascii=False) + "\n")
+    else:
+        shown = [f"{printable(called)}: {counted(len(lines), 'sentence')}, beam {how.beam}, alpha {how.alpha:g}"]
+        for title, name in SCORES.items():
+            score = found["scores"][name]
+            shown.append(f"{title:<15}  {score['score']:6.2f}  {score['signature']}")
+        write_lines(shown)
+    if output is not None:  # last, so that the scores are printed even if the file cannot be written
+        content = "".join(f"{text}\n" for text in found["hypotheses"]).encode(errors="replace")
+        put(str(output), content, hint="--output FILE")

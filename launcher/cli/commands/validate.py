@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from launcher.rank_table import TableReport
 from launcher.rank_table.catalogue import Severity
 from launcher.rank_table.detect import looks_like_table, mentions_ids, named_like_table
 from launcher.rank_table.diagnostics import count_problems, render_each
+from launcher.rank_table.fix import fix_table
 from launcher.rank_table.profile import Profile
 from launcher.rank_table.table_reader import parse_rank_table, read_bytes, read_head
 
@@ -42,16 +42,8 @@ or any file that cannot be read. `tlaunch table explain CODE` explains a code.
 """
 MAX_REPAIRED_BYTES = 1 << 20  # of a table whose possible repairs are counted
 HEAD_BYTES = 1 << 16  # of a large file in a directory: enough to recognise a rank table
+NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})
 MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
-
-
-@frozen
-class Settings:
-    """The options for judging and showing a report."""
-
-    strict: bool
-    quiet: bool
-    screen: Screen
 
 
 @frozen
@@ -77,10 +69,16 @@ class Checked:
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")
 @click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
-@click.pass_context
 def validate(
-    context: click.Context, /, files: tuple[str, ...], *, chip: str, consumer: str, as_json: bool, **options: Any
-) -> None:
+    files: tuple[str, ...],
+    *,
+    chip: str,
+    consumer: str,
+    as_json: bool,
+    strict: bool,
+    quiet: bool,
+    colour: bool | None,
+) -> int:
     """Check rank tables as HCCL does.
 
     FILE may be - for stdin, or a directory: every *.json below it is checked that has the keys or the name of a rank table
@@ -89,28 +87,28 @@ def validate(
     """
     if files.count(STDIN) > 1:
         raise UsageError("`-` is given twice, but stdin can be read only once")
-    settings = Settings(options["strict"], options["quiet"], screen_of(sys.stdout, options["colour"]))
+    screen = screen_of(sys.stdout, colour)
     others: list[Path] = []
     profile = Profile(chip=chip, consumer=consumer)
     checked = check_all(files, profile, others)
     elements, exit_code = [], EXIT_OK
     for each in checked:
-        exit_code = max(exit_code, each.exit_code(strict=settings.strict))
+        exit_code = max(exit_code, each.exit_code(strict=strict))
         if each.error is not None:
             say(f"error: {each.error}")
         if as_json:
-            elements.append(to_json(each, strict=settings.strict))
+            elements.append(to_json(each, strict=strict))
         elif each.report is not None:
-            write_out(to_text(each.report, settings))
-            if each.name != STDIN and not passes(each.report, strict=settings.strict):
+            write_out(_text(each.report, screen, strict=strict, quiet=quiet))
+            if each.name != STDIN and not passes(each.report, strict=strict):
                 for line in _repairable(each.report, profile):
-                    write_out(f"{settings.screen.prose(line)}\n")
+                    write_out(f"{screen.prose(line)}\n")
     if as_json:
         write_out(json_text(elements))
-    if others and not settings.quiet:
+    if others and not quiet:
         are = "file is not a rank table" if len(others) == 1 else "files are not rank tables"
         say(f"{len(others):,} other *.json {are}: {_names(others)}")
-    context.exit(exit_code)
+    return exit_code
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
@@ -146,12 +144,23 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
     }
 
 
-def to_text(report: TableReport, settings: Settings) -> str:
+def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> str:
     """Return the problems with their source lines, then a summary; empty if --quiet suppresses everything."""
-    style = partial(_coloured, settings.screen)
-    problems = render_each(report.problems, report.document, str(report.path), style, columns=settings.screen.columns)
-    closing = "" if settings.quiet and passes(report, strict=settings.strict) else _closing(report, settings)
-    return "".join(f"{settings.screen.prose(part)}\n" for part in (*problems, closing) if part)
+
+    def style(place: str, kind: str, severity: Severity) -> tuple[str, str]:
+        return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
+
+    parts = list(render_each(report.problems, report.document, str(report.path), style, columns=screen.columns))
+    name, count = printable(str(report.path)), count_problems(report.problems)
+    if not report.valid:
+        parts.append(f"{name}: {count}")
+    elif strict and report.problems:
+        parts.append(f"{name}: {count}, but --strict allows none")
+    elif not quiet:
+        kind = "" if report.format is None else f" {report.format.value}"
+        size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
+        parts.append(f"{name}: valid{kind} table: {size}{f', {count}' if report.problems else ''}")
+    return "".join(f"{screen.prose(part)}\n" for part in parts)
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
@@ -159,8 +168,6 @@ def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return
-    from launcher.rank_table.fix import fix_table  # not needed for valid tables
-
     fixed = fix_table(text, report.path, profile)
     found: Counter[tuple[str | None, int]] = Counter((problem.code, problem.line) for problem in report.problems)
     repaired = Counter((repair.code, repair.line) for repair in fixed.repairs)
@@ -174,7 +181,11 @@ def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
 
 def _check_directory(directory: str, profile: Profile, others: list[Path]) -> Iterator[Checked]:
     closed: list[OSError] = []
-    paths = sorted(json_files(directory, closed.append))
+    paths: list[Path] = []
+    for folder, folders, names in os.walk(directory, onerror=closed.append):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
+        paths += [Path(folder, name) for name in names if name.endswith(".json")]
+    paths.sort()
     for error in closed:
         name = str(error.filename)
         yield Checked(name, None, UnreadableError(f"{name} cannot be read: {error.strerror}"))
@@ -214,34 +225,3 @@ def _check_found(path: Path, profile: Profile) -> Checked | None:
 def _names(paths: Sequence[Path]) -> str:
     more = len(paths) - MAX_OTHERS
     return ", ".join(map(str, paths[:MAX_OTHERS])) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _closing(report: TableReport, settings: Settings) -> str:
-    name, count = printable(str(report.path)), count_problems(report.problems)
-    if not report.valid:
-        return f"{name}: {count}"
-    if settings.strict and report.problems:
-        return f"{name}: {count}, but --strict allows none"
-    kind = "" if report.format is None else f" {report.format.value}"
-    size = f"{counted(report.servers, 'server')}, {counted(report.devices, 'device')}"
-    warnings = f", {count}" if report.problems else ""
-    return f"{name}: valid{kind} table: {size}{warnings}"
-
-
-def _coloured(screen: Screen, place: str, kind: str, severity: Severity) -> tuple[str, str]:
-    """Return the position in bold, and the severity in red or yellow."""
-    return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
-
-
-NOT_SEARCHED = frozenset({"node_modules", "bower_components", "site-packages", "dist-packages", "__pycache__"})
-
-
-def json_files(directory: str, report_error: Callable[[OSError], None]) -> Iterator[Path]:
-    """Yield every *.json below `directory`, in any order.
-
-    Hidden directories and directories of installed packages are skipped. `report_error` is called with the error of
-    each directory that cannot be listed.
-    """
-    for folder, folders, names in os.walk(directory, onerror=report_error):
-        folders[:] = [name for name in folders if not name.startswith(".") and name not in NOT_SEARCHED]
-        yield from (Path(folder, name) for name in names if name.endswith(".json"))

@@ -26,7 +26,7 @@ from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable
-from launcher.runs.record import Recorded, read_recorded
+from launcher.runs.record import RankPlace, read_recorded
 from launcher.runs.status import RunState, look
 
 EPILOG = """\b
@@ -40,7 +40,6 @@ rank had failed or was missing. For a run of `tlaunch exec`, only failures that 
 
 Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """
-NOTE_NONE = "killed ranks and programs other than Python record none"
 
 
 @click.command(epilog=EPILOG, help=f"Show which rank failed first and why.\n\n{RUN_HELP}")
@@ -86,7 +85,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     if state.engine is not None:
         verdict = self_reported_verdict(state)
         found = "no rank recorded a failure" if verdict is None else "ranks recorded failures themselves"
-        yield f"  {found}; {NOTE_NONE}"
+        yield f"  {found}; killed ranks and programs other than Python record none"
         if verdict is not None:
             yield ""
             yield from _judged(verdict, state.attempts[-1], state, screen)
@@ -95,8 +94,18 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 def _going_on(state: RunState) -> Iterator[str]:
     """Yield the last known state of a lost run, why the run is not restarted, and how to resume it."""
-    if state.state.value == "lost":
-        yield from _last_known(state)
+    progress, is_lost = state.progress, state.state.value == "lost"
+    if is_lost and progress.last_ns and state.exit_code is None:
+        age = duration((state.looked_ns - progress.last_ns) / 1e9)
+        yield f"  the last event is {age} old; {progress.current.running} of {progress.rank_count} ranks were running then"
+    living = [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]
+    if is_lost and living:
+        yield f"  processes of {rank_list(living)} are still alive: `tlaunch stop {as_argument(state.run_dir)}` ends them"
+    for log in (state.run_dir.agent_log, state.run_dir.console_log) if is_lost else ():
+        with suppress(OSError):
+            lines = last_lines(log, LAST_LINES)
+            yield f"  the end of {log.name}:"
+            yield from quoted(lines)
     if state.not_restarting:
         yield ""
         yield f"not restarted: {printable(state.not_restarting)}"
@@ -128,10 +137,9 @@ def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
 
 
 def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
-    recorded: Recorded | None = None
+    places: dict[int, RankPlace] = {}
     with suppress(UnreadableError):  # the verdict is useful without it
-        recorded = read_recorded(state.run_dir)
-    places = {place.global_rank: place for place in recorded.places_in(attempt.allotment)} if recorded else {}
+        places = {place.global_rank: place for place in read_recorded(state.run_dir).places_in(attempt.allotment)}
     pids = {ended.global_rank: ended.pid for ended in attempt.exits}
 
     def place(global_rank: int) -> str:
@@ -153,22 +161,6 @@ def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iter
     if attempt == state.attempts[-1].number == state.progress.current.number and with_end:
         with suppress(OSError):
             yield from quoted(culprit_log_tail(culprit, state.progress, state.run_dir))
-
-
-def _last_known(state: RunState) -> Iterator[str]:
-    """Yield the last event, living processes and log lines of a run without a recorded end."""
-    progress = state.progress
-    if progress.last_ns and state.exit_code is None:
-        age = duration((state.looked_ns - progress.last_ns) / 1e9)
-        yield f"  the last event is {age} old; {progress.current.running} of {progress.rank_count} ranks were running then"
-    if living := [look.global_rank for look in state.ranks if look.state.value in {"running", "stopped"}]:
-        yield f"  processes of {rank_list(living)} are still alive: `tlaunch stop {as_argument(state.run_dir)}` ends them"
-    for log in (state.run_dir.agent_log, state.run_dir.console_log):
-        if log.exists():
-            with suppress(OSError):
-                lines = last_lines(log, LAST_LINES)
-                yield f"  the end of {log.name}:"
-                yield from quoted(lines)
 
 
 def _to_json(state: RunState) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import select
 import stat
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
@@ -86,6 +87,11 @@ def write_out(text: str) -> None:
         stdout.push(math.inf)
     except BrokenPipeError:
         stdout.forget()
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write lines to stdout as `write_out` does."""
+    write_out("".join(f"{line}\n" for line in lines))
 
 
 def say(text: str) -> None:

@@ -7,27 +7,15 @@ import click
 from launcher.cli.options.command_types import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ls": (
-        "launcher.cli.commands.ckpt.listing:ls",
-        "List the checkpoints of a run, of a directory, or of all runs, newest first.",
-    ),
-    "show": ("launcher.cli.commands.ckpt.listing:show", "Show the contents of a checkpoint."),
-    "verify": ("launcher.cli.commands.ckpt.listing:verify", "Compare every file with its digest."),
-    "diff": (
-        "launcher.cli.commands.ckpt.diff:diff",
-        "Check whether two checkpoints of any layouts have the same state.",
-    ),
-    "merge": ("launcher.cli.commands.ckpt.ckpt_merge:merge", "Write a checkpoint of any layout as one model."),
-    "prune": (
-        "launcher.cli.commands.ckpt.prune:prune",
-        "Remove all but the newest intact checkpoints of a run or directory.",
-    ),
-    "export": (
-        "launcher.cli.commands.ckpt.export:export",
-        "Convert a checkpoint to torch.distributed.checkpoint or MindSpore.",
-    ),
+    "ls": (f"{__name__}.listing:ls", "List the checkpoints of a run, of a directory, or of all runs, newest first."),
+    "show": (f"{__name__}.listing:show", "Show the contents of a checkpoint."),
+    "verify": (f"{__name__}.listing:verify", "Compare every file with its digest."),
+    "diff": (f"{__name__}.diff:diff", "Check whether two checkpoints of any layouts have the same state."),
+    "merge": (f"{__name__}.ckpt_merge:merge", "Write a checkpoint of any layout as one model."),
+    "prune": (f"{__name__}.prune:prune", "Remove all but the newest intact checkpoints of a run or directory."),
+    "export": (f"{__name__}.conversion:export", "Convert a checkpoint to torch.distributed.checkpoint or MindSpore."),
     "import": (
-        "launcher.cli.commands.ckpt.import_:import_",
+        f"{__name__}.conversion:import_",
         "Convert a checkpoint from torch.distributed.checkpoint or MindSpore.",
     ),
 }

@@ -15,10 +15,11 @@ from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_by
 from launcher.cli.commands.ckpt.output import check_new, check_numpy, opened_with_bar, output_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
+from launcher.cli.text.columns import counted
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.training.resume import resolve_checkpoints
-from launcher.core.errors import EXIT_OK, UsageError
+from launcher.core.errors import UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
 
@@ -44,7 +45,7 @@ also fewer than N checkpoints, or checkpoints of different trainings.
 
 @click.command(epilog=EPILOG)
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
-@output_option("the model")
+@output_option("New directory for the model.")
 @click.option(
     "--optimizer",
     is_flag=True,
@@ -57,7 +58,7 @@ also fewer than N checkpoints, or checkpoints of different trainings.
     help="Average the weights of the newest N intact checkpoints of the run or directory, in float64.",
 )
 @runs_dir_option
-def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> int:
+def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> None:
     """Write a checkpoint of any layout as one model."""
     if average is not None and optimizer:
         raise UsageError(
@@ -73,7 +74,6 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
         with opened_with_bar("merge", paths[0], index, state_bytes(index, None if optimizer else 1)) as stored:
             files.merge(stored, output, moments=optimizer)
     write_out(f"{printable(str(output))}\n")
-    return EXIT_OK
 
 
 @contextmanager
@@ -81,11 +81,7 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
     """Yield the mean of the newest `count` intact checkpoints of `paths`, and show a progress bar.
 
     `reference` is the command's argument. Files are verified against their digests first. A damaged checkpoint is
-    reported and replaced by an older one.
-
-    Raises:
-        UsageError: too few are intact, or they are from different trainings.
-        UnreadableError: one cannot be read, or another version wrote it.
+    reported and replaced by an older one. Raises UsageError if too few are intact, or of different trainings.
     """
     check_numpy()
     from launcher.checkpoint.average import AveragedBoxes
@@ -93,7 +89,12 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
     if len(paths) == 1 and paths[0].name == Path(reference).name:
         hint = f"give a run or a directory of checkpoints, such as {paths[0].parent}"
         raise UsageError(f"--average {count}: {paths[0]} is a single checkpoint", hint=hint)
-    readable = [(path, index) for path in paths if (index := _index_of(path)) is not None]
+    readable: list[tuple[Path, Index]] = []
+    for path in paths:
+        try:
+            readable.append((path, read_index(path)))
+        except DamagedError as error:  # noqa: PERF203 - few checkpoints
+            say(f"{error.message}; {path.name} is left out")
     total = sum(all_bytes(index) + state_bytes(index, 1) for _, index in readable[:count])
     with progress_bar("merge", total) as advance, ExitStack() as stack:
         stored: list[StoredBoxes] = []
@@ -105,21 +106,9 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
             except DamagedError as error:
                 say(f"{error.message}; {path.name} is left out")
         if len(stored) < count:
-            raise _too_few(paths, len(stored), count)
+            fewer = f"use --average {len(stored)}" if len(stored) > 1 else "leave --average out"
+            raise UsageError(
+                f"--average {count}: {paths[0].parent} has {counted(len(stored), 'intact checkpoint')}",
+                hint=f"{fewer}, or keep more with checkpoint.every_steps and checkpoint.keep",
+            )
         yield AveragedBoxes(stored)
-
-
-def _index_of(path: Path) -> Index | None:
-    """Return the index of a checkpoint. Report a damaged one and return None."""
-    try:
-        return read_index(path)
-    except DamagedError as error:
-        say(f"{error.message}; {path.name} is left out")
-        return None
-
-
-def _too_few(paths: Sequence[Path], whole: int, count: int) -> UsageError:
-    more = "keep more with checkpoint.every_steps and checkpoint.keep"
-    hint = f"use --average {whole}, or {more}" if whole > 1 else f"leave --average out, or {more}"
-    found = f"{whole} intact checkpoint{'s' * (whole != 1)}"
-    return UsageError(f"--average {count}: {paths[0].parent} has {found}", hint=hint)

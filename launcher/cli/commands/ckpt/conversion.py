@@ -1,25 +1,132 @@
-"""Convert checkpoints in a child process, with a progress bar."""
+"""`tlaunch ckpt export` and `import`: convert checkpoints to and from the formats of other tools."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index
+import click
+
+from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index, read_index
+from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
+from launcher.checkpoint.mindspore_export import write_mindspore
+from launcher.checkpoint.tensors import all_bytes, state_bytes
+from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
+from launcher.cli.options.completion import complete_runs_or_files
+from launcher.cli.options.run import runs_dir_option
+from launcher.cli.options.types import NAME_OR_PATH, IntRange
+from launcher.cli.text.stdout import write_out
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
-from launcher.core.errors import UsageError, exit_code_of
+from launcher.core.errors import EXIT_OK, UnreadableError, UsageError, exit_code_of
+from launcher.core.run_dir import LATEST
+from launcher.core.text import printable
 
 CONVERTER = "launcher.trainer.checkpoint.foreign"
 FORMATS = DCP, MINDSPORE = "dcp", "mindspore"
+MAX_STEP = 10**15
+EXPORT_EPILOG = """\b
+Contents of the output, for each parameter NAME:
+  dcp        {"model": {NAME: ...}, "step": ...,
+              "optimizer": {"state": {NAME: {"exp_avg": ...,
+                            "exp_avg_sq": ..., "step": ...}}}}
+  mindspore  NAME, moment1.NAME, moment2.NAME, global_step;
+             for adam_weight_decay: adam_m.NAME and adam_v.NAME
+
+\b
+Examples:
+  tlaunch ckpt export --format dcp --output exported/
+  tlaunch ckpt export runs/RUN/checkpoints/step-500 --format mindspore \\
+      --output model.ckpt
+
+Exit codes: 0; 1 the output cannot be written; 2 wrong usage, no such checkpoint, or a damaged one.
+"""
+IMPORT_EPILOG = """\b
+Examples:
+  tlaunch ckpt import dcp/ --format dcp --like latest --output imported/step-500
+  tlaunch ckpt import model.ckpt --format mindspore --like latest \\
+      --step 500 --output imported/step-500
+  tlaunch run --devices 2 --resume imported/step-500
+
+Exit codes: 0; 1 the output cannot be written; 2 wrong usage, or PATH is unreadable or damaged; 3 PATH has another
+model.
+"""
 
 
-def check_convertible(path: Path, index: Index) -> None:
-    """Check that a checkpoint can be converted: it has only AdamW's values, no buffers, and a tokenizer.
+@click.command(epilog=EXPORT_EPILOG)
+@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
+@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Format of the output.")
+@output_option("Directory (dcp) or file (mindspore) to create.", metavar="PATH")
+@runs_dir_option
+def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
+    """Convert a checkpoint to torch.distributed.checkpoint or MindSpore.
 
-    Raises:
-        UsageError: it cannot.
+    The output has the weights, the optimizer's moments and the step.
+
+    CHECKPOINT is a checkpoint directory. For a run or a directory of checkpoints, the newest is used. Its files are
+    verified against their digests first. The path of the output is printed to stdout.
     """
+    path = resolve_checkpoints(runs_dir, checkpoint)[0]
+    check_new(output, path)
+    index = _convertible_index(path)
+    if form == DCP:
+        return _convert("export", path, output, all_bytes(index) + state_bytes(index))
+    if output.suffix != MINDSPORE_SUFFIX:
+        raise UsageError(
+            f"{output}: MindSpore only reads files with names that end with {MINDSPORE_SUFFIX}",
+            hint=f"use --output {output}{MINDSPORE_SUFFIX}",
+        )
+    with opened_with_bar("export", path, index, state_bytes(index)) as stored:
+        write_mindspore(stored, output)
+    write_out(f"{printable(str(output))}\n")
+    return EXIT_OK
+
+
+@click.command("import", epilog=IMPORT_EPILOG)
+@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Format of PATH.")
+@click.option(
+    "--like",
+    type=NAME_OR_PATH,
+    required=True,
+    metavar="CHECKPOINT",
+    help="Checkpoint of the bundled trainer with the same model. Provides settings, tokenizer and training text.",
+)
+@click.option(
+    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Step of the checkpoint.  [default: the step in PATH]"
+)
+@output_option("New directory for the checkpoint. A name like step-N must match the step.")
+@runs_dir_option
+def import_(*, path: Path, form: str, like: str, step: int | None, output: Path, runs_dir: Path) -> int:
+    """Convert a checkpoint from torch.distributed.checkpoint or MindSpore.
+
+    PATH is a directory of torch.distributed.checkpoint or a .ckpt file of MindSpore. Pass the new checkpoint to
+    `tlaunch run --resume`.
+
+    Names and shapes of all parameters must match the trainer's model, as `tlaunch ckpt show` lists them. Moments that
+    PATH lacks are set to zero. Code in a pickle is not run. The path of the new checkpoint is printed to stdout.
+    """
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises where a name is too long
+        raise UnreadableError(
+            f"{path} does not exist", hint="give the directory or .ckpt file that the other tool wrote"
+        )
+    if path.is_dir() and form == MINDSPORE:
+        raise UsageError(f"{path} is a directory, but MindSpore writes files", hint=f"use --format {DCP}")
+    if path.is_file() and form == DCP:
+        raise UsageError(
+            f"{path} is a file, but torch.distributed.checkpoint writes directories", hint=f"use --format {MINDSPORE}"
+        )
+    known = resolve_checkpoints(runs_dir, like)[0]
+    check_new(output)
+    words = ["--format", form, "--like", str(known), *(() if step is None else ("--step", str(step)))]
+    return _convert("import", path, output, state_bytes(_convertible_index(known)), *words)
+
+
+def _convertible_index(path: Path) -> Index:
+    """Return the index of a checkpoint; raise UsageError unless it has AdamW's values, no buffers, and a tokenizer."""
+    index = read_index(path)
     if index.kinds == KINDS and not index.buffers and TOKENIZER in index.files:
-        return
+        return index
     state = ", ".join((*index.kinds, *KINDS_OF_BUFFERS * bool(index.buffers)))
     without = "" if TOKENIZER in index.files else " without a tokenizer"
     raise UsageError(
@@ -29,13 +136,13 @@ def check_convertible(path: Path, index: Index) -> None:
     )
 
 
-def convert(total_bytes: int, action: str, source: Path, *words: str) -> int:
-    """Run a conversion of `total_bytes` in a child process, which reports its own errors; return its exit code.
-
-    Raises:
-        UnreadableError: a required package is not installed.
-    """
+def _convert(action: str, source: Path, output: Path, total_bytes: int, *words: str) -> int:
+    """Convert `total_bytes` in a child process, which reports its own errors; print the output's path."""
     check_installed()
+    words = (*words, "--output", str(output.absolute()))
     with started(CONVERTER, action, str(source.absolute()), *words) as child:
         show_progress(child, action, total_bytes)
-        return exit_code_of(child.wait())
+        code = exit_code_of(child.wait())
+    if code == EXIT_OK:
+        write_out(f"{printable(str(output))}\n")
+    return code

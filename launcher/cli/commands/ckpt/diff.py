@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,14 +16,14 @@ from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted
 from launcher.cli.text.progress_bar import progress_bar
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.core.text import printable
 
 if TYPE_CHECKING:
-    from launcher.checkpoint.difference import Difference, Fact  # imports numpy
+    from launcher.checkpoint.difference import Difference  # imports numpy
 
 EPILOG = """\b
 Examples:
@@ -65,7 +65,7 @@ def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
             content = {"paths": list(map(str, paths)), "same_state": found.is_same_state, **encode(found)}
             write_out(json_text(content))
         else:
-            write_out("".join(f"{line}\n" for line in _lines(stored, others, found)))
+            write_lines(_lines(stored, others, found))
     return EXIT_OK if found.is_same_state else EXIT_FAILURE
 
 
@@ -73,7 +73,9 @@ def _lines(first: StoredBoxes, second: StoredBoxes, found: Difference) -> Iterat
     yield from (f"{name}: {printable(str(each.path))}" for name, each in (("A", first), ("B", second)))
     for fact in found.facts:
         note = "" if fact.matters else " (may differ)"
-        yield printable(f"{fact.name}: {_shown(fact, fact.first)} -> {_shown(fact, fact.second)}{note}")
+        cut = DIGEST_CHARS if fact.name in DIGESTS else None
+        first_value, second_value = (str(value)[:cut] or "(none)" for value in (fact.first, fact.second))
+        yield printable(f"{fact.name}: {first_value} -> {second_value}{note}")
     for name, names in (("A", found.only_first), ("B", found.only_second)):
         yield from (printable(f"only in {name}: {each}") for each in names)
     for fact in found.shapes:
@@ -95,7 +97,3 @@ def _lines(first: StoredBoxes, second: StoredBoxes, found: Difference) -> Iterat
         yield f"the same state: {counted(found.compared, 'tensor')} equal to the last bit"
     else:
         yield f"the state differs; {len(found.tensors):,} of {counted(found.compared, 'common tensor')} are not equal"
-
-
-def _shown(fact: Fact, value: Any) -> str:
-    return str(value)[:DIGEST_CHARS] if fact.name in DIGESTS else str(value) or "(none)"

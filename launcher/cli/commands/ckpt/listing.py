@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted, duration, number, size
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
@@ -39,7 +40,6 @@ Examples:
 
 Exit codes: 0 all are intact; 1 one is damaged; 2 wrong usage, or no such checkpoint.
 """
-OWN_DATA = "built into the program"
 HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 
 
@@ -47,7 +47,7 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 @click.argument("run", required=False, metavar="[RUN|DIR]", shell_complete=complete_runs_or_files)
 @json_option
 @runs_dir_option
-def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
+def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     """List the checkpoints of a run, of a directory, or of all runs, newest first.
 
     The best is the remaining checkpoint with the lowest validation loss. Only --set checkpoint.keep_best=true keeps a
@@ -59,17 +59,21 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
     else:
         names = reversed(run_names(runs_dir))
         paths = [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
-    found = [(path, _index_or_reason(path)) for path in paths]
+    found: list[tuple[Path, Index | str]] = []
+    for path in paths:
+        try:
+            found.append((path, read_index(path)))
+        except UnreadableError as error:  # noqa: PERF203 - few checkpoints
+            found.append((path, error.message))
     best = {best_of(readable(checkpoints_in(directory))) for directory in {path.parent for path in paths}}
     if as_json:
         write_out(json_text([{**_row(path, index), "best": path in best} for path, index in found]))
     elif found:
         rows = [_columns(path, index, is_best=path in best) for path, index in found]
         lines = aligned(HEADER, rows, right=frozenset({"STEP", "AGE", "SIZE"}))
-        write_out("".join(f"{line}\n" for line in lines))
+        write_lines(lines)
     else:
         say("there are no checkpoints")
-    return EXIT_OK
 
 
 @click.command(epilog=SHOW_EPILOG)
@@ -81,7 +85,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> int:
     help="Print strategy.json: how each parameter is partitioned, and which file has which box.",
 )
 @runs_dir_option
-def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> int:
+def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> None:
     """Show the contents of a checkpoint.
 
     The output has step, layout, files, and every parameter with its shape; --json adds the settings. All of it comes
@@ -91,19 +95,16 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
     index = read_index(path)
     if strategy:  # made from the index, because older checkpoints lack the file
         write_out(strategy_text(index))
-        return EXIT_OK
+        return
     if as_json:
         write_out(json_text({"path": str(path), **encode(index)}))
-        return EXIT_OK
-    pieces = dict.fromkeys(index.tensors, 0)
-    for file in index.files.values():
-        for each in file.boxes:
-            pieces[each.name] += 1
+        return
+    pieces = Counter(each.name for file in index.files.values() for each in file.boxes)
     lines = [
         f"checkpoint: {printable(str(path))}",
         f"step:       {index.step}, {_age(path)} ago",
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
-        f"data:       {printable(index.data) or OWN_DATA}",
+        f"data:       {printable(index.data) or 'built into the program'}",
         f"validation: {number(index.validation_loss, '.6f')}",
         f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]
@@ -112,8 +113,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> i
         for name, shape in index.tensors.items()
     ]
     lines += ["", *aligned(("PARAMETER", "SHAPE", "TYPE", "BOXES"), rows, right=frozenset({"BOXES"}))]
-    write_out("".join(f"{line}\n" for line in lines))
-    return EXIT_OK
+    write_lines(lines)
 
 
 @click.command(epilog=VERIFY_EPILOG)
@@ -126,20 +126,12 @@ def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     resume from the checkpoint.
     """
     damaged = 0
-    for path in dict.fromkeys(
-        path for name in checkpoints or (LATEST,) for path in resolve_checkpoints(runs_dir, name)
-    ):
+    paths = (path for name in checkpoints or (LATEST,) for path in resolve_checkpoints(runs_dir, name))
+    for path in dict.fromkeys(paths):
         problems = list(map(printable, findings(path)))
         damaged += bool(problems)
-        write_out("".join(f"{line}\n" for line in problems or [f"{printable(str(path))}: intact"]))
+        write_lines(problems or [f"{printable(str(path))}: intact"])
     return EXIT_FAILURE if damaged else EXIT_OK
-
-
-def _index_or_reason(checkpoint: Path) -> Index | str:
-    try:
-        return read_index(checkpoint)
-    except UnreadableError as error:
-        return error.message
 
 
 def _row(path: Path, index: Index | str) -> dict[str, Any]:

@@ -20,27 +20,12 @@ from launcher.cli.text.stdout import say
 from launcher.core.errors import UnreadableError, UsageError
 
 
-def output_option(what: str, rule: str = "") -> Callable[[Command], Command]:
-    """Return the --output option for a new directory. `rule` is a sentence about its name."""
-    return click.option(
-        "-o",
-        "--output",
-        required=True,
-        type=A_PATH,
-        metavar="DIR",
-        help=f"New directory for {what}.{rule and f' {rule}'}",
-    )
-
-
-checkpoint_output_option = output_option("the checkpoint", "A name like step-N must match the step.")
+def output_option(about: str, *, metavar: str = "DIR") -> Callable[[Command], Command]:
+    return click.option("-o", "--output", required=True, type=A_PATH, metavar=metavar, help=about)
 
 
 def check_new(output: Path, checkpoint: Path | None = None) -> None:
-    """Check that a path does not exist and is not inside the checkpoint to be read.
-
-    Raises:
-        UsageError: it exists, or is inside the checkpoint.
-    """
+    """Raise UsageError if a path exists, or is inside the checkpoint to be read."""
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists", hint="use another name for --output")
     if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
@@ -48,24 +33,13 @@ def check_new(output: Path, checkpoint: Path | None = None) -> None:
 
 
 def check_numpy() -> None:
-    """Check that numpy is installed before a module that imports it is loaded.
-
-    Raises:
-        UnreadableError: it is not.
-    """
+    """Raise UnreadableError if numpy is missing, before a module that imports it is loaded."""
     if find_spec("numpy") is None:
         raise UnreadableError(f"numpy is not installed for {sys.executable}", hint='pip install "tlaunch[train]"')
 
 
 @contextmanager
 def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
-    """Open a checkpoint, and show a progress bar of verifying its files and writing `written_bytes`.
-
-    Raises:
-        DamagedError: a file is damaged, and no other file has the same data.
-    """
-    with (
-        progress_bar(what, all_bytes(index) + written_bytes) as advance,
-        opened(path, index, advance, say) as stored,
-    ):
+    """Open a checkpoint, and show a progress bar of verifying its files and writing `written_bytes`."""
+    with progress_bar(what, all_bytes(index) + written_bytes) as advance, opened(path, index, advance, say) as stored:
         yield stored

@@ -8,21 +8,14 @@ from pathlib import Path
 
 import click
 
-from launcher.checkpoint.index import (
-    DamagedError,
-    damage_of,
-    is_checkpoint,
-    partial_name,
-    read_index,
-    step_named,
-)
+from launcher.checkpoint.index import DamagedError, damage_of, is_checkpoint, partial_name, read_index, step_named
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
 from launcher.cli.training.resume import resolve_checkpoints
-from launcher.core.errors import EXIT_OK, TlaunchError, UsageError
+from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.machine.owner import ROOT, called, is_own, uids_of_file
 from launcher.core.regular_files import bytes_in
 from launcher.core.run_dir import LATEST, RunDir
@@ -49,15 +42,20 @@ still active.
 @click.option("--keep", required=True, type=IntRange(min=1), metavar="N", help="Keep the newest N intact checkpoints.")
 @click.option("--dry-run", is_flag=True, help="Print the checkpoints that would be removed, without removing them.")
 @runs_dir_option
-def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
+def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
     """Remove all but the newest intact checkpoints of a run or directory."""
     found = resolve_checkpoints(runs_dir, run)
     if any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
         raise UsageError(f"{run} is a single checkpoint", hint=f"give its directory: {found[0].parent}")
     if means_latest(run) and os.geteuid() == ROOT:  # root may remove any user's files
-        _refuse_another_users(found[0].parent)
+        directory = found[0].parent
+        if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
+            raise UsageError(
+                f"{printable(str(directory))} belongs to {called(strangers[0])}, and RUN does not name it",
+                hint=f"tlaunch ckpt prune {shell_word(str(directory))} --keep N",
+            )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
-        _refuse_going(directory)
+        _check_not_active(directory)
     kept: list[Path] = []
     removed = [path for path in found if len(kept) == keep or not _kept(path, kept)]
     if not kept:
@@ -67,33 +65,21 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> int:
         path_bytes = bytes_in(path)
         freed_bytes += path_bytes
         if not dry_run:
-            _remove(path)
+            step = step_named(path.name)
+            assert step is not None, "checkpoints are found by their names"
+            # Renamed first, so that a partly removed checkpoint is not mistaken for intact.
+            aside = path.rename(path.with_name(partial_name(step, f"{os.urandom(4).hex()}.old")))
+            if aside.is_symlink():
+                aside.unlink()
+            else:
+                shutil.rmtree(aside)
         write_out(f"{'would remove' if dry_run else 'removed'} {printable(str(path))}, {size(path_bytes)}\n")
     whole = counted(len(kept), "intact checkpoint")
     write_out(f"{'would free' if dry_run else 'freed'} {size(freed_bytes)}; {whole} left, the newest {kept[0].name}\n")
-    return EXIT_OK
 
 
-def _refuse_another_users(directory: Path) -> None:
-    """Check that the checkpoints belong to this user, because RUN does not name them.
-
-    Raises:
-        UsageError: they belong to another user.
-    """
-    for uid in uids_of_file(directory):
-        if not is_own(uid):
-            raise UsageError(
-                f"{printable(str(directory))} belongs to {called(uid)}, and RUN does not name it",
-                hint=f"tlaunch ckpt prune {shell_word(str(directory))} --keep N",
-            )
-
-
-def _refuse_going(directory: Path) -> None:
-    """Check that no active run writes to the directory.
-
-    Raises:
-        UsageError: a run does, or may do so on another machine.
-    """
+def _check_not_active(directory: Path) -> None:
+    """Raise UsageError if a run writes to the directory, or may do so on another machine."""
     root = directory.parent
     if RunDir(root).checkpoints != directory or not RunDir(root).run_json.is_file():
         return
@@ -106,11 +92,7 @@ def _refuse_going(directory: Path) -> None:
 
 
 def _kept(path: Path, kept: list[Path]) -> bool:
-    """Return whether a checkpoint is intact; if so, add it to `kept`.
-
-    Raises:
-        UnreadableError, OSError: its files cannot be read.
-    """
+    """Return whether a checkpoint is intact; if so, add it to `kept`. Raise if its files cannot be read."""
     try:
         index = read_index(path)
     except DamagedError:
@@ -122,15 +104,3 @@ def _kept(path: Path, kept: list[Path]) -> bool:
         return False
     kept.append(path)
     return True
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a partly removed one is not mistaken for intact."""
-    step = step_named(path.name)
-    assert step is not None, "checkpoints are found by their names"
-    aside = path.with_name(partial_name(step, f"{os.urandom(4).hex()}.old"))
-    path.rename(aside)
-    if aside.is_symlink():
-        aside.unlink()
-    else:
-        shutil.rmtree(aside)

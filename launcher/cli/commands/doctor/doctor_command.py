@@ -28,7 +28,7 @@ from launcher.cli.options.precedence import given_last
 from launcher.cli.options.types import complete_files
 from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.columns import awaited, server_list
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.text.style import screen_of
 from launcher.cluster.job import EXAMINATION, Plan
 from launcher.cluster.join import Endpoint
@@ -114,41 +114,31 @@ class _LayoutFree(TakesCommand):
 @click.pass_context
 def doctor(
     context: click.Context, /, *, no_links: bool, as_json: bool, command: tuple[str, ...], **options: Any
-) -> None:
+) -> int:
     """Check all servers for problems that would break a run."""
     try:
-        exit_code = _run(given_last(context, options), command, measures=not no_links, as_json=as_json)
+        given = given_last(context, options)
+        chosen = for_engine(measuring(given), os.environ)
+        prepared = prepare(chosen, os.environ)
+        servers = prepared.used.servers
+        host = read_host(server_names(servers))
+        here = None if chosen.by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
+        if here is not None and here != prepared.used.first_server:
+            return _take_part(given, chosen, prepared, host, here)
+        with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as directory:
+            planned = _DoctorRun(given, command, chosen, prepared, host, here, Path(directory))
+            return _examine(planned, not no_links, as_json)
     except TlaunchError as error:
         if as_json:
             write_out(json_text(refusal_to_json(error)))
         raise
-    context.exit(exit_code)
 
 
 AGREEMENT = {"command": "tlaunch doctor"}  # so that a run and an examination do not join each other
 
 
-def _run(options: Mapping[str, Any], command: tuple[str, ...], *, measures: bool, as_json: bool) -> int:
-    """Examine the servers of the run that `options` of `tlaunch run` describe, and return the exit code.
-
-    Raises:
-        TlaunchError: the table, options or engine are invalid, or the first server refuses this one.
-    """
-    chosen = for_engine(measuring(options), os.environ)
-    prepared = prepare(chosen, os.environ)
-    servers = prepared.used.servers
-    host = read_host(server_names(servers))
-    here = None if chosen.by_engine else this_server(servers, host, chosen.server) if len(servers) > 1 else 0
-    if here is not None and here != prepared.used.first_server:
-        return _take_part(options, chosen, prepared, host, here)
-    with tempfile.TemporaryDirectory(prefix=OWN_DIRECTORY) as directory:
-        return _examine(_DoctorRun(options, command, chosen, prepared, host, here, Path(directory)), measures, as_json)
-
-
 @frozen
 class _DoctorRun:
-    """The options and servers of an examination, before anything is started."""
-
     options: Mapping[str, Any]  # of `tlaunch run`, as given
     command: tuple[str, ...]  # of the run; empty if not given
     chosen: RunOptions
@@ -208,7 +198,6 @@ class _DoctorRun:
 
 
 def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
-    """Examine all servers from the first one, report, and return the exit code."""
     for note in planned.prepared.notes:
         say(note)
     # A run would start ranks on this machine although the table may describe another one.
@@ -237,7 +226,7 @@ def _examine(planned: _DoctorRun, measures: bool, as_json: bool) -> int:
     if as_json:
         write_out(json_text(report_to_json(examination, findings)))
     else:
-        write_out("".join(f"{line}\n" for line in report_lines(examination, findings, screen_of(sys.stdout))))
+        write_lines(report_lines(examination, findings, screen_of(sys.stdout)))
     return exit_code
 
 
@@ -269,7 +258,6 @@ def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Findi
 
 
 def _take_part(options: Mapping[str, Any], chosen: RunOptions, prepared: Prepared, host: Host, here: int) -> int:
-    """Take part in the examination on a server that was started by hand, and return the exit code."""
     servers = prepared.used.servers
     membership = join_first_server(
         chosen, servers, host, here, agreed=AGREEMENT, until=time.monotonic() + chosen.join_timeout

@@ -63,12 +63,10 @@ def report_lines(examination: Examination, findings: Sequence[Finding], screen: 
 
 
 def is_sound(findings: Sequence[Finding]) -> bool:
-    """Return whether no finding would break a run."""
     return not any(finding.severity is Severity.BREAKS for finding in findings)
 
 
 def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the facts and findings as JSON."""
     servers = [
         {
             "server": index,
@@ -100,14 +98,15 @@ def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic
     Links may not have been measured, and a single server has no connections. A server with an unknown name was not
     tested: this is a finding about names, and says nothing about the network.
     """
-    found = {finding.topic for finding in findings}
     attempts = [attempt for tried in examination.reach.values() for attempt in tried]
-    unasked = {Topic.ANSWER, Topic.LINKS}
-    if not attempts or not all(attempt.reached for attempt in attempts):
-        unasked.add(Topic.REACH)
-    if not examination.offsets_s:
-        unasked.add(Topic.CLOCK)
-    return [topic for topic in Topic if topic in found or topic not in unasked]
+    is_known = {
+        Topic.ANSWER: False,
+        Topic.LINKS: False,
+        Topic.REACH: bool(attempts) and all(attempt.reached for attempt in attempts),
+        Topic.CLOCK: bool(examination.offsets_s),
+    }
+    found = {finding.topic for finding in findings}
+    return [topic for topic in Topic if topic in found or is_known.get(topic, True)]
 
 
 def _word(severity: Severity) -> str:

@@ -10,16 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher.cli.commands.doctor import trial_run
 from launcher.cli.commands.doctor.doctor_report import is_sound
-from launcher.cli.commands.doctor.trial_run import (
-    ENDED,
-    Remains,
-    TrialRun,
-    blamed_server,
-    kept_run,
-    trial_options,
-    with_kept_path,
-)
 from launcher.cli.run_options import BRING_ALL
 from launcher.cli.text.stdout import say
 from launcher.cluster.probe_session import ProbeSession
@@ -44,7 +36,7 @@ class LinksTrial:
         self._session = session
         self._examination = examination
         self._runs_dir = Path(options["runs_dir"]).absolute() / f"{OWN_RUNS}{secrets.token_hex(4)}"
-        self._remains = Remains(self._runs_dir, not os.path.isdir(self._runs_dir.parent), directory)  # noqa: PTH112 - Path raises
+        self._remains = trial_run.Remains(self._runs_dir, not os.path.isdir(self._runs_dir.parent), directory)  # noqa: PTH112 - Path raises
         self.links: Links | None = None  # the measurements
         self._is_by_hand = options["engine"] not in BRING_ALL
 
@@ -94,13 +86,13 @@ class LinksTrial:
         with suppress(OSError), closing(hold_port()) as held:
             port = held.number
         with self._session.usual_limits():
-            trial = TrialRun(trial_options(self._options, self._runs_dir, port), self._remains)
+            trial = trial_run.TrialRun(trial_run.trial_options(self._options, self._runs_dir, port), self._remains)
         first = self._examination.cluster.first_server
         message = {"do": "measure", "runs_dir": str(self._runs_dir), "coordinator_port": port}
         others = set(self._examination.facts) - {first} if self._is_by_hand else ()
         self._session.begin_to_ask(dict.fromkeys(others, message))
         exit_code = trial.attend(self._session.step, lambda: next(self._failed_servers(), None) is not None)
-        if exit_code == ENDED:
+        if exit_code == trial_run.ENDED:
             return self._failed(next(self._failed_servers(), f"it does not exit: {trial.why()}"))
         if exit_code:
             return self._failed(f"exit code {exit_code}: {trial.why()}")
@@ -129,13 +121,13 @@ class LinksTrial:
         """Return a finding about the server whose rank caused the failure, or about all servers. The logs are kept."""
         servers = self._examination.cluster.servers
         run_dir = (self._runs_dir / LATEST).resolve()
-        blamed = blamed_server(run_dir, servers)
-        kept = kept_run(run_dir)
+        blamed = trial_run.blamed_server(run_dir, servers)
+        kept = trial_run.kept_run(run_dir)
         where = "" if blamed is None else f" on server {servers[blamed].server_id}"
         return Finding(
             "trial-run-failed", Topic.LINKS, Severity.BREAKS,
             tuple(range(len(servers))) if blamed is None else (blamed,),
-            f"a run that only measures links failed{where}: {with_kept_path(why, run_dir, kept)}",
+            f"a run that only measures links failed{where}: {trial_run.with_kept_path(why, run_dir, kept)}",
             f"read its logs with `tlaunch why {kept}`" if kept is not None else
             "see all of its output with `tlaunch run`, the same options and `-- python -m launcher.trainer.links`",
         )  # fmt: skip

@@ -35,8 +35,6 @@ OWN_DIRECTORY = "tlaunch-doctor-"  # prefix of the doctor's temporary directorie
 
 @frozen
 class Remains:
-    """The directories and files of a measurement on this server."""
-
     runs_dir: Path  # created by the measurement's runs
     parent: bool  # True if its parent was created, too
     directory: Path  # of the doctor's files
@@ -170,9 +168,7 @@ def kept_run(run_dir: Path) -> Path | None:
     """Copy the run's files on this machine to a lasting directory; return None if there are none."""
     if not (run_dir / "run.json").is_file():
         return None
-    of_the_run = shutil.ignore_patterns(
-        RunDir(run_dir).endpoint.name
-    )  # the address of a coordinator that no longer runs
+    of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # of a coordinator that no longer runs
     with suppress(OSError):
         directory = Path(tempfile.mkdtemp(prefix=KEPT))
         try:

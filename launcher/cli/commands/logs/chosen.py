@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from launcher.logs.lines import Line
 from launcher.logs.log_file import Truncation
 from launcher.logs.select import Selector
 from launcher.runs.rank_logs import SCHEDULER, AttemptPlaces, RankLogs
-from launcher.runs.record import Recorded, read_recorded
+from launcher.runs.record import read_recorded
 from launcher.runs.status import RunStatusReader
 
 
@@ -65,7 +65,6 @@ class ChosenLogs:
             say(f"the search took too long: {lines} searched only in part")
 
     def say_notices(self) -> None:
-        """Print and clear the notices."""
         for notice in self.notices:
             say(notice)
         self.notices.clear()
@@ -84,9 +83,7 @@ def _who(global_ranks: Collection[int]) -> str:
 def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     """Find the run, and open the chosen logs.
 
-    Raises:
-        UsageError: an option does not apply to this run.
-        UnreadableError: there is no such run, or it has no record.
+    Raises UsageError if an option does not apply to this run, UnreadableError without such a run or its record.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
@@ -109,33 +106,23 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
         log = run_dir.scheduler_log if options.scheduler else run_dir.train_log(global_rank)
         notices.append(truncated(as_people_call_it(log), truncation))
 
-    # Invalid expressions raise here, before any log is opened.
-    shape, selector = _format(options, recorded, global_ranks, places), options.selector()
-    logs = RankLogs(
-        run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
-        on_truncation=note_truncation, places=places, wanted=_wanted(options, places), timed=options.timed,
-    )  # fmt: skip
-    return ChosenLogs(options, watch, logs, shape, selector, notices)
-
-
-def _format(options: LogOptions, recorded: Recorded, global_ranks: Collection[int], places: AttemptPlaces) -> Format:
-    known = recorded.places
-    if options.scheduler:
-        known = (replace(known[0], global_rank=SCHEDULER),)
-    places_of = places.of if options.by_attempt else None
-    return Format(options.line_options(), sys.stdout, known, global_ranks, places_of=places_of)
-
-
-def _wanted(options: LogOptions, places: AttemptPlaces) -> Callable[[Line], bool] | None:
-    """Return a filter by attempt, and by the rank's server in that attempt; None to keep all lines."""
     by_server = options.by_attempt and options.server is not None
-    if not by_server and options.attempt is None:
-        return None
+    is_filtered = by_server or options.attempt is not None
 
     def is_wanted(line: Line) -> bool:
+        """Filter by attempt, and by the rank's server in that attempt."""
         if options.attempt not in {None, line.attempt or 0}:
             return False
         place = places.of_line(line) if by_server else None
         return not by_server or (place is not None and options.is_chosen(place))
 
-    return is_wanted
+    # Invalid expressions raise here, before any log is opened.
+    known = (replace(recorded.places[0], global_rank=SCHEDULER),) if options.scheduler else recorded.places
+    places_of = places.of if options.by_attempt else None
+    shape = Format(options.line_options(), sys.stdout, known, global_ranks, places_of=places_of)
+    selector = options.selector()
+    logs = RankLogs(
+        run_dir, global_ranks, state.started_ns or time.time_ns(), environment=options.environment,
+        on_truncation=note_truncation, places=places, wanted=is_wanted if is_filtered else None, timed=options.timed,
+    )  # fmt: skip
+    return ChosenLogs(options, watch, logs, shape, selector, notices)

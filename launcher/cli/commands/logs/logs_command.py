@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import time
 from contextlib import closing, suppress
 from itertools import chain
 from pathlib import Path
@@ -11,20 +12,22 @@ from typing import Any
 import click
 
 from launcher.cli.commands.logs.chosen import ChosenLogs, choose, lines_of
-from launcher.cli.commands.logs.following import show_live
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
 from launcher.cli.options.completion import one_of
 from launcher.cli.options.logs import ALL, FIRST_FAILED, LogOptions
 from launcher.cli.options.types import IntRange
-from launcher.cli.text.arranged_lines import Selection
-from launcher.cli.text.log_stream import Writer
+from launcher.cli.text.arranged_lines import ArrangedFeed, Selection
+from launcher.cli.text.log_stream import Feed, PlainFeed, Writer
+from launcher.cli.text.run_status_line import PartialLines
+from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import say
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE
-from launcher.logs.collapse import Shown, collapse
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableError
+from launcher.logs.collapse import collapse
 from launcher.logs.levels import LEVELS
-from launcher.logs.lines import Line
 from launcher.logs.log_merge import merge
 from launcher.logs.tracebacks import MARKS, first_tracebacks
+from launcher.runs.progress import State
+from launcher.runs.status import RunState
 
 EPILOG = """\b
 Examples:
@@ -104,18 +107,8 @@ cannot be written; 130 Ctrl-C.
 )
 @click.option("--exit-code", is_flag=True, help="With --follow, exit with the run's exit code.")
 @run_argument
-@click.pass_context
-def logs(context: click.Context, /, *, run: str | None, runs_dir: Path, **options: Any) -> None:
-    context.exit(show(runs_dir, run, LogOptions(**options)))
-
-
-def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
-    """Write the chosen lines to stdout, and return the exit code. With --follow, blocks until the run ends.
-
-    Raises:
-        UsageError: an option does not apply to this run.
-        UnreadableError: there is no such run, it has no record, or stdout cannot be written.
-    """
+def logs(*, run: str | None, runs_dir: Path, **settings: Any) -> int:
+    options = LogOptions(**settings)
     chosen = choose(runs_dir, run, options)
     exit_code = None
     with closing(chosen.logs):
@@ -139,11 +132,7 @@ def show(runs_dir: Path, run: str | None, options: LogOptions) -> int:
 
 
 def _show_all(chosen: ChosenLogs) -> None:
-    """Write the chosen logs to stdout.
-
-    Raises:
-        BrokenPipeError: stdout has no reader.
-    """
+    """Write the chosen logs to stdout; raise BrokenPipeError if it has no reader."""
     logs, options, selector = chosen.logs, chosen.options, chosen.selector
     writer = Writer(chosen.shape)
     for log in logs.of_rank.values():
@@ -156,19 +145,101 @@ def _show_all(chosen: ChosenLogs) -> None:
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())
     else:
-        writer.write(_all_that_is(chosen))
+        selection = Selection(selector, chosen.shape)
+        of_rank = {rank: log.with_partial() for rank, log in logs.of_rank.items()}
+        arrange = (
+            merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
+        )
+        if options.lines is not None and options.selects:
+            lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})
+        else:
+            lines = selection.of(arrange(of_rank))
+        writer.write(collapse(lines, of_rank) if options.collapsed else lines)
         chosen.say_what_is_missing()
         if options.merged and (undated := selector.undated - selector.dated) and len(logs.of_rank) > 1:
             say(f"{lines_of(undated)} have no time: they are shown rank by rank, not in the order of writing")
 
 
-def _all_that_is(chosen: ChosenLogs) -> Iterator[Line | Shown]:
-    logs, options = chosen.logs, chosen.options
-    selection = Selection(chosen.selector, chosen.shape)
-    of_rank = {rank: log.with_partial() for rank, log in logs.of_rank.items()}
-    arrange = merge if options.merged or options.collapsed else lambda of_rank: chain.from_iterable(of_rank.values())
-    if options.lines is not None and options.selects:
-        lines = arrange({rank: selection.last(whole, options.lines) for rank, whole in of_rank.items()})
+LOOK_S = 0.5  # between two checks of the run's state; also the time to read on after the files are removed
+
+
+def show_live(chosen: ChosenLogs) -> int:
+    """Write the chosen logs to stdout, with new lines until the run ends; return the run's exit code.
+
+    Raises BrokenPipeError if stdout has no reader, UnreadableError if it cannot be written or the run was removed.
+    """
+    logs, options, shape = chosen.logs, chosen.options, chosen.shape
+    if options.plain:
+        feed: Feed = PlainFeed(logs.follower(), shape)
     else:
-        lines = selection.of(arrange(of_rank))
-    return collapse(lines, of_rank) if options.collapsed else lines
+        feed = staged = ArrangedFeed(logs, shape, chosen.selector, merged=options.merged, collapsed=options.collapsed)
+        if options.lines is not None and options.selects:
+            staged.begin_with_last(options.lines)
+    unfinished = PartialLines(shape, sys.stdout, hidden=options.selects)
+    with closing(feed), closing(unfinished):
+        state = _follow(chosen, feed, Writer(shape), unfinished)
+    chosen.say_what_is_missing()
+    if state.state is State.LOST:
+        say(f"{shown_name(state)}: {describe_run(state)}")
+    return EXIT_FAILURE if state.exit_code is None else state.exit_code
+
+
+_FOLLOWED_UNTIL = {State.ELSEWHERE: "its files show that it has ended", State.UNWATCHED: "all its ranks have ended"}
+
+
+def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:
+    """Show the run's output until the run is over; return its final state. Raises as `show_live` does."""
+    watch = chosen.watch
+    looked_s, state = 0.0, watch.look()
+    if state.state in _FOLLOWED_UNTIL:
+        say(f"{shown_name(state)}: {describe_run(state)}; followed until {_FOLLOWED_UNTIL[state.state]}")
+    noted: set[tuple[int, int]] = set()  # (attempt, rank) pairs that have ended
+    while True:
+        if time.monotonic() - looked_s >= LOOK_S:
+            writer.check_reader()
+            looked_s, state = time.monotonic(), watch.look()
+            _note_ends(feed, state, noted)
+            if _is_missing(watch.run_dir.root):
+                unfinished.close()
+                _show_rest(feed, writer)
+                raise UnreadableError(f"{shown_name(state)}: the run's directory was removed while it was followed")
+        # For a run of another tlaunch version, only the report shows that it is over.
+        over = state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
+        text = feed.next_text(ended=over)
+        if chosen.notices:
+            writer.put(unfinished.erase().encode())
+            chosen.say_notices()
+        if text:
+            writer.put(unfinished.erase().encode() + text)
+        elif text is None and over:
+            return state
+        elif text is None:
+            if unfinished.wanted:
+                ended = state.progress.current.exits
+                unfinished.show({rank: line for rank, line in feed.partial().items() if rank not in ended})
+            feed.wait(LOOK_S)
+
+
+def _show_rest(feed: Feed, writer: Writer) -> None:
+    """Show the rest of removed files. Ranks may write to them forever, so this stops after LOOK_S."""
+    until_s = time.monotonic() + LOOK_S
+    while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
+        writer.put(text)
+
+
+def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None:
+    ends = {(state.progress.current.number, global_rank) for global_rank in state.progress.current.exits}
+    for _, global_rank in ends - noted:
+        feed.rank_ended(global_rank)
+    noted |= ends
+
+
+def _is_missing(directory: Path) -> bool:
+    """Return whether the directory certainly does not exist."""
+    try:
+        directory.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -7,10 +7,7 @@ import click
 from launcher.cli.options.command_types import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "operators": (
-        "launcher.cli.commands.plan.operators:operators",
-        "Show each operator's sharding strategy and communication.",
-    ),
+    "operators": (f"{__name__}.operators:operators", "Show each operator's sharding strategy and communication."),
 }
 
 

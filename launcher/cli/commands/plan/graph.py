@@ -71,12 +71,7 @@ def _split(name: str) -> tuple[_Layer | None, str]:
 
 
 def svg_of(dot: str) -> bytes:
-    """Return a DOT graph as SVG, drawn by Graphviz.
-
-    Raises:
-        UsageError: Graphviz is not installed.
-        UnreadableError: it fails, or takes too long.
-    """
+    """Return a DOT graph as SVG, drawn by Graphviz; raise UsageError without it, UnreadableError if it fails or hangs."""
     program = shutil.which("dot")
     if program is None:
         hint = "install Graphviz (apt install graphviz), or use --dot FILE"
@@ -98,7 +93,12 @@ def svg_of(dot: str) -> bytes:
 
 def dot_of(reports: Sequence[StrategyReport]) -> str:
     """Return the operators of some ranks as DOT. An operator of several ranks is drawn as on the first of them."""
-    boxes = _boxes(reports)
+    boxes: dict[str, _Box] = {}
+    for report in reports:
+        for operator in (each for each in report.operators if each.name not in boxes):
+            edges = tuple(edge for edge in report.edges if edge.target == operator.name)
+            collectives = tuple(one for one in report.collectives if one.operator == operator.name)
+            boxes[operator.name] = _Box(operator, edges, collectives)
     shown, last = _folded(boxes)
     layouts = dict.fromkeys(_layout(boxes[name].operator.output) for name in shown.values())
     colours = itertools.cycle(FILLS)
@@ -117,17 +117,6 @@ def dot_of(reports: Sequence[StrategyReport]) -> str:
             lines.append(_node(boxes[name], title or named, fills, boxes))
         lines += ["  }"] if is_cluster else []
     return "\n".join([*lines, *dict.fromkeys(_edges(boxes, shown)), "}\n"])
-
-
-def _boxes(reports: Sequence[StrategyReport]) -> dict[str, _Box]:
-    boxes: dict[str, _Box] = {}
-    for report in reports:
-        for operator in report.operators:
-            if operator.name not in boxes:
-                edges = tuple(edge for edge in report.edges if edge.target == operator.name)
-                collectives = tuple(one for one in report.collectives if one.operator == operator.name)
-                boxes[operator.name] = _Box(operator, edges, collectives)
-    return boxes
 
 
 def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int]]:
@@ -178,18 +167,18 @@ def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _
         "; ".join(f"{name} {', '.join(words)}" for name, words in notes.items() if words),
     )
     label = _quoted(*(cut_off(printable(line), MAX_CHARS) for line in lines if line), end="\\l")
-    tooltip = _quoted(*_tooltip(box), end="\\n")
+    about = [
+        f"{operator.name}: {operator.kind}, stage {operator.stage}",
+        f"strategy {operator.strategy}",
+        *(f"input {number}: {_in_words(each)}" for number, each in enumerate(operator.inputs)),
+        f"output: {_in_words(output)}",
+        *(
+            f"{one.phase}: {one.count} x {one.kind} of {size(one.bytes)} over {ranges(one.group)}, {one.what}"
+            for one in box.collectives
+        ),
+    ]
+    tooltip = _quoted(*about, end="\\n")
     return f'  {_quoted(operator.name)} [label={label}, tooltip={tooltip}, fillcolor="{fills[_layout(output)]}"]'
-
-
-def _tooltip(box: _Box) -> Iterator[str]:
-    operator = box.operator
-    yield f"{operator.name}: {operator.kind}, stage {operator.stage}"
-    yield f"strategy {operator.strategy}"
-    yield from (f"input {number}: {_in_words(each)}" for number, each in enumerate(operator.inputs))
-    yield f"output: {_in_words(operator.output)}"
-    for one in box.collectives:
-        yield f"{one.phase}: {one.count} x {one.kind} of {size(one.bytes)} over {ranges(one.group)}, {one.what}"
 
 
 def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]:

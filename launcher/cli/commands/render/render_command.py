@@ -12,20 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from launcher.cli.commands.render.schedulers import (
-    OF_RUN,
-    asked_nodes,
-    asked_of_slurm,
-    check_resource,
-    check_time_limit,
-    claim_of,
-    directive,
-    kubernetes_options,
-    secret_variables,
-    slurm_options,
-    words_for_run,
-)
-from launcher.cli.commands.render.schedulers import submit as submitted
+from launcher.cli.commands.render import schedulers
 from launcher.cli.commands.table.table_files import check_output, put, to_stdout, warn
 from launcher.cli.launch.prepare import Elsewhere, prepare
 from launcher.cli.launch.rank_tables import max_table_bytes
@@ -83,7 +70,7 @@ Exit codes: 0 success; 2 wrong usage, a value that the format cannot express, or
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *OF_RUN,
+    "settings", "data", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *schedulers.OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
@@ -116,8 +103,8 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 @click.option("--force", is_flag=True, help="Replace FILE.")
 @click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
 @click.option("--resource", metavar="NAME", help="Resource name of a device: kubernetes nvidia.com/gpu, slurm gpu.")
-@kubernetes_options
-@slurm_options
+@schedulers.kubernetes_options
+@schedulers.slurm_options
 @devices_option(", all on one server; of slurm: on each of --nodes.")
 @master_port_option("by KIND, see below")
 def render(kind: str, *, output: Path | None, force: bool, submit: bool, **options: Any) -> None:
@@ -140,7 +127,7 @@ def render(kind: str, *, output: Path | None, force: bool, submit: bool, **optio
     if output is not None or not submit:
         _hand_over(text, wanted, job, output, force=force)
     if submit:
-        print(submitted(text))
+        print(schedulers.submit(text))
 
 
 render.params += [option for option in RUN_PARAMETERS if option.name in TAKEN]
@@ -152,7 +139,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:
-        check_time_limit(time_limit, warn_before_s)
+        schedulers.check_time_limit(time_limit, warn_before_s)
     known, flavor = tuple(kind.templates), options.pop("flavor")
     if flavor is None:
         flavor = known[0]
@@ -163,11 +150,11 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
         raise UsageError("--grace is only for slurm --flavor run, not for --flavor exec")
     if kind.name == "slurm":
-        check_resource(options["resource"])
+        schedulers.check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name
     # On a shared file system, other servers have this tlaunch at the same path; an image has its own tlaunch.
     beside = Path(sys.executable).parent / "tlaunch"
-    run_options = tuple(words_for_run(context, options, runs=flavor == "run", what=what))
+    run_options = tuple(schedulers.words_for_run(context, options, runs=flavor == "run", what=what))
     return JobOptions(
         flavor=flavor,
         run_options=run_options,
@@ -177,10 +164,10 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
         time_limit=time_limit,
         warn_before_s=warn_before_s,
         restarts=options.pop("restarts"),
-        sbatch=tuple(map(directive, options.pop("sbatch"))),
+        sbatch=tuple(map(schedulers.directive, options.pop("sbatch"))),
         cpus_per_device=options.pop("cpus_per_device"),
-        claim=claim_of(options.pop("pvc")),
-        secret_env=secret_variables(options.pop("env_from_secret"), options["env"]),
+        claim=schedulers.claim_of(options.pop("pvc")),
+        secret_env=schedulers.secret_variables(options.pop("env_from_secret"), options["env"]),
         mindspore=options["mindspore"],
     )
 
@@ -192,9 +179,9 @@ def _job(kind: Kind, wishes: JobOptions, options: dict[str, Any]) -> Job:
     if kind.name == "msrun":  # msrun starts its own scheduler
         chosen = replace(chosen, mindspore="off")
     where: Elsewhere = "image" if cwd is not None or kind.in_image else "servers"
-    prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=asked_nodes(chosen, node_count))
+    prepared = prepare(chosen, os.environ, elsewhere=where, unnamed=schedulers.asked_nodes(chosen, node_count))
     if kind.name == "slurm":
-        nodes = asked_of_slurm(prepared, wishes, pinned=pinned)
+        nodes = schedulers.asked_of_slurm(prepared, wishes, pinned=pinned)
     else:
         nodes = Nodes(note=pods_note(prepared.used) if kind.name == "kubernetes" else "")
     for note in filter(None, (*prepared.notes, nodes.note)):

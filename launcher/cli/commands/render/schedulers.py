@@ -50,11 +50,7 @@ kubernetes_options = together(
 
 
 def claim_of(text: str | None) -> Claim | None:
-    """Return the claim described by NAME or NAME:MOUNT.
-
-    Raises:
-        UsageError: the name or the mount point is invalid.
-    """
+    """Return the claim described by NAME or NAME:MOUNT; raise UsageError if one of them is invalid."""
     if text is None:
         return None
     name, separator, mount = text.partition(":")
@@ -72,10 +68,7 @@ def claim_of(text: str | None) -> Claim | None:
 def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[SecretVariable, ...]:
     """Return the variables of texts of the form VAR=NAME:KEY. For repeated variables, the last one counts.
 
-    `env`: the variables of --env.
-
-    Raises:
-        UsageError: a text has another form or an invalid name, or a variable is set elsewhere.
+    Raises UsageError for another form or an invalid name, and for a variable that --env (`env`) or tlaunch sets.
     """
     found = {}
     given = user_environment(env)
@@ -152,11 +145,7 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return the servers of a job on any `nodes` nodes; None if no number is given.
-
-    Raises:
-        UsageError: there is also a rank table, or the number of devices per node is missing.
-    """
+    """Return the servers of a job on any `nodes` nodes; None if no number is given."""
     if nodes is None:
         return None
     if options.rank_table is not None:
@@ -179,11 +168,7 @@ def check_resource(resource: str | None) -> None:
 
 
 def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> Nodes:
-    """Return the nodes that a job requests.
-
-    Raises:
-        UsageError: options for sbatch request a number of nodes that does not fit the layout.
-    """
+    """Return the nodes that a job requests; raise UsageError if --sbatch requests another number of nodes."""
     count = len(prepared.used.servers)
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):
@@ -209,11 +194,7 @@ def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
 
 
 def directive(text: str) -> str:
-    """Return an option for sbatch, quoted so that sbatch reads it like a shell.
-
-    Raises:
-        UsageError: the value is not an option of sbatch.
-    """
+    """Return an option for sbatch, quoted so that sbatch reads it like a shell; raise UsageError if it is not one."""
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(
             f"--sbatch {text!r} is not an option of sbatch", hint="write --sbatch=--partition=gpu, for instance"
@@ -258,10 +239,7 @@ NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
     """Remove the options of the rendered `tlaunch run` from `options`, and yield their words.
 
-    `runs`: whether the file contains a `tlaunch run`.
-
-    Raises:
-        UsageError: the file contains none.
+    Raises UsageError if the file contains no `tlaunch run` (`runs`).
     """
     for name in OF_RUN:
         value = options.pop(name)
@@ -273,11 +251,7 @@ def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool
 
 
 def submit(script: str) -> str:
-    """Submit the script and return the job ID.
-
-    Raises:
-        TlaunchError: sbatch fails; with its message and exit code.
-    """
+    """Submit the script and return the job ID; raise TlaunchError with sbatch's message and exit code if it fails."""
     _sbatch(script, "--test-only")
     return _sbatch(script, "--parsable").strip().partition(";")[0]
 

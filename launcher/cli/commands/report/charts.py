@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, pairwise
@@ -29,8 +30,6 @@ QUANTITIES = (
 
 @frozen
 class Series:
-    """One quantity of one run."""
-
     label: str
     points: tuple[Point, ...]
     style: int = 0  # index of colour and dashes
@@ -66,12 +65,9 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
             restarts.append((facts.continued.step, f"{whose}continues {continued_from(facts.continued)}"))
         attempts = [list(steps) for _, steps in groupby(facts.metrics.steps, lambda each: each.attempt)]
         for before, after in pairwise(attempts):
-            last, first = before[-1].step, after[0].step
+            last, first, unit = before[-1].step, after[0].step, facts.unit
             restarts.append(
-                (
-                    first,
-                    f"{whose}attempt {after[0].attempt} starts at {facts.unit} {first:,}, after {facts.unit} {last:,}",
-                )
+                (first, f"{whose}attempt {after[0].attempt} starts at {unit} {first:,}, after {unit} {last:,}")
             )
     for field, title, from_zero in QUANTITIES:
         series = []
@@ -230,9 +226,9 @@ def _grouped(
     of_rank: Mapping[int, list[tuple[AttemptSpan, RankSpan]]], marked: set[int], chart: RankChart, until_ns: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield groups of ranks with the same role in every attempt. Ranks with a mark or unusual times are separate."""
-    alike: dict[tuple[tuple[int, str], ...], list[int]] = {}
+    alike: dict[tuple[tuple[int, str], ...], list[int]] = defaultdict(list)
     for rank, spans in sorted(of_rank.items()):
-        alike.setdefault(tuple((attempt.number, span.role) for attempt, span in spans), []).append(rank)
+        alike[tuple((attempt.number, span.role) for attempt, span in spans)].append(rank)
     for ranks in alike.values():
         moments = {
             rank: [

@@ -6,8 +6,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from html import escape
 from itertools import compress
 from math import isnan, nan
@@ -69,21 +68,22 @@ VARIABLES = {
 }  # fmt: skip
 
 
-@contextmanager
-def _style() -> Iterator[None]:
-    """Use the report's style instead of matplotlibrc, and suppress warnings about missing glyphs."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
-        yield
-
-
 def to_svg(chart: Chart | RankChart) -> str:
     """Return a chart as an SVG element for HTML, with the page's colours and with tooltips."""
-    with _style():
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about missing glyphs
+        mpl.rcdefaults()  # the report's style instead of matplotlibrc
+        mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
         width = WIDTH / 2 if isinstance(chart, Chart) else WIDTH
-        figure, tips = _figure(chart, width)
+        figure = Figure((width, 1), DPI, layout="constrained")
+        axes = figure.add_subplot()
+        height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
+        if legend:
+            labels = [f" {label}" for _, label in legend]  # matplotlib hides labels that begin with an underscore
+            columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
+            figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
+            height += LEGEND_ROW * -(-len(labels) // columns)
+        figure.set_size_inches(width, height)
         file = io.StringIO()
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
@@ -97,22 +97,6 @@ def to_svg(chart: Chart | RankChart) -> str:
         svg = svg.replace(f'<g id="tip-{number}">', f"<g><title>{escape(tip)}</title>")
     title = chart.title if isinstance(chart, Chart) else "ranks over time"
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
-
-
-def _figure(chart: Chart | RankChart, width: float) -> tuple[Figure, list[str]]:
-    """Return a chart's figure, `width` inches wide, and the tooltips of its parts with the gid tip-N."""
-    figure = Figure((width, 1), DPI, layout="constrained")
-    axes = figure.add_subplot()
-    height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
-    if legend:
-        labels = [
-            f" {label}" for _, label in legend
-        ]  # the space keeps matplotlib from hiding labels that begin with an underscore
-        columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
-        figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
-        height += LEGEND_ROW * -(-len(labels) // columns)
-    figure.set_size_inches(width, height)
-    return figure, tips
 
 
 # Height in inches without the legend, the legend's handles and names, and tooltips.

@@ -79,8 +79,6 @@ class Measured:
 
 @frozen
 class RunFacts(Measured):
-    """Everything that was read about one run."""
-
     record: Mapping[str, Any]  # run.json; empty if unreadable
     totals: Totals
     times: Timeline
@@ -88,7 +86,6 @@ class RunFacts(Measured):
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """The changes between the attempts of an elastic run."""
         return changes_of(self.state.attempts, self.metrics.steps)
 
     @property
@@ -98,7 +95,6 @@ class RunFacts(Measured):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the run failed, hung or was lost."""
         return self.state.state in {State.FAILED, State.HUNG, State.LOST}
 
     @property
@@ -149,10 +145,7 @@ def unit_of(runs: Sequence[Measured]) -> str:
 def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
     """If there is no metrics.jsonl, add the steps that a rank printed; return these steps and the metrics.
 
-    `pattern` finds figures in the rank's output, in place of the known formats.
-
-    Raises:
-        UsageError: the pattern takes too long.
+    `pattern` finds figures in the rank's output, in place of the known formats. Raises UsageError if it takes too long.
     """
     if metrics.found or metrics.unreadable is not None:
         return LoggedSteps(), metrics
@@ -163,10 +156,8 @@ def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> 
 def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
     """Read the run's files once. Damaged contents do not raise.
 
-    `progress_regex` parses the ranks' output, in place of the one that the run was started with.
-
-    Raises:
-        UsageError: `progress_regex` is not a valid expression.
+    `progress_regex` parses the ranks' output, in place of the one that the run was started with. Raises UsageError if
+    it is not a valid expression.
     """
     pattern = pattern_for(run_dir, progress_regex)
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
@@ -195,6 +186,7 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
     validation = next(reversed(with_loss or course.validations), None)
     losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]
     best_loss, best_loss_step = min(losses, key=itemgetter(0), default=(None, None))
+    memory = chain.from_iterable((each.peak_memory_bytes, each.memory_bytes) for each in metrics.steps)
     speeds = [speed for each in own.steps if (speed := finite(each.tokens_per_s)) is not None]
     return Totals(
         attempts=len(state.attempts),
@@ -207,15 +199,7 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
         validation_step=validation.step if validation else None,
         perplexity=validation.perplexity if validation else None,
         tokens_per_s=statistics.median(speeds) if speeds else None,
-        peak_memory_bytes=max(
-            (
-                size
-                for each in metrics.steps
-                for size in (each.peak_memory_bytes, each.memory_bytes)
-                if size is not None
-            ),
-            default=None,
-        ),
+        peak_memory_bytes=max((size for size in memory if size is not None), default=None),
         step_s=finite(median_of(own.steps, "step_s")),
         step_shares=part_shares(own.steps),
         padding_share=finite(median_of(own.steps, "padding_share")),
@@ -225,7 +209,6 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
 
 
 def points(records: Iterable[Any], field: str) -> tuple[Point, ...]:
-    """Return the values of one field over the steps."""
     return tuple((each.step, finite(getattr(each, field))) for each in records)
 
 

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs
 from launcher.cli.commands.report.live import LiveView
 from launcher.core.errors import UsageError
 from launcher.core.resources import data_dir
+from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import Place
 from launcher.supervise.port import reason_of
 
@@ -54,14 +55,12 @@ _PATH = re.compile(r"/([^/]*)/([^/]*)")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
-def serve(view: LiveView, port: int, announce: Callable[[str], None]) -> None:
+def serve(run_dir: RunDir, progress_regex: str | None, port: int, announce: Callable[[str], None]) -> None:
     """Serve the page until the run is over and open pages show its end. Calls `announce` with the address.
 
-    `port` 0 chooses a free port.
-
-    Raises:
-        UsageError: the port cannot be used.
+    `port` 0 chooses a free port. Raises UsageError if the port cannot be used.
     """
+    view = LiveView(run_dir, progress_regex)
     try:
         server = Server(view, port)
     except OSError as error:
@@ -146,8 +145,6 @@ class Server(ThreadingTCPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handles one connection."""
-
     server: Server
     connection: socket
     protocol_version = "HTTP/1.1"

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from launcher import __version__
-from launcher.cli.commands.report.attempts import attempts_of
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, mapping
 from launcher.cli.commands.report.report_text import UNKNOWN, figures, notes
 from launcher.cli.run_options import DECIDED_BY_TLAUNCH
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, duration
+from launcher.cli.text.membership_text import change_text
+from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
+from launcher.core.events import Cause, RankStarted
+from launcher.core.frozen import frozen
 from launcher.core.resources import data_dir
+from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.text import shell_word, shell_words
-from launcher.logs.terminal import shortened
+from launcher.core.verdict import Role
+from launcher.logs.log_file import TAIL_BYTES, bytes_between, opened
+from launcher.logs.terminal import one_line, printable, shortened
+from launcher.preload.masking import masked_text
+from launcher.runs.event_reader import EventReader
+from launcher.runs.rank_logs import AttemptStarts
 
 
 def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]) -> str:
@@ -56,7 +68,6 @@ def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]
 
 
 def when(facts: RunFacts) -> str:
-    """Return the run's host, start and end."""
     started_ns = facts.state.started_ns
     start = ", ".join(filter(None, (facts.state.host, _moment(started_ns) if started_ns else "never started")))
     return start + (f" to {_moment(facts.ended_ns)}" if facts.ended_ns else "")
@@ -101,7 +112,6 @@ def _settings(facts: RunFacts) -> dict[str, str]:
 
 
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
-    """Yield names and values that describe the run, such as its command and ranks."""
     record = facts.record
     yield "command", shell_words(facts.command) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))
@@ -114,3 +124,89 @@ def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
             yield title, " ".join(pairs)
     yield from ((str(name), str(version)) for name, version in mapping(record.get("versions")).items())
     yield "run directory", str(facts.state.run_dir.root)
+
+
+MAX_LINES = 15  # of a traceback or a log
+
+
+@frozen
+class AttemptSummary:
+    number: int
+    took: str
+    cause: str
+    devices: str = ""  # of an elastic run: changes from the previous attempt
+    verdict: str = ""
+    confidence: str = ""  # of the verdict, with its reason
+    culprit: int | None = None
+    last_lines: tuple[str, ...] = ()  # the culprit's traceback, else the end of its log in this attempt
+    log: str = ""  # path of the culprit's log
+    consequences: str = ""  # ranks that failed because another rank had, and how
+
+
+def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
+    """Return the run's attempts in order; empty for a single attempt without a verdict."""
+    state, found = facts.state, []
+    devices = {change.attempt: change_text(change) for change in facts.changes}
+    logs = _spans_of_logs(state.run_dir)
+    for attempt in state.attempts:
+        verdict = attempt.verdict
+        is_open = attempt.number == state.attempts[-1].number and state.report is None
+        ended_ns = (facts.ended_ns or state.looked_ns) if is_open else attempt.ended_ns
+        took = duration(max(0.0, (ended_ns - attempt.started_ns) / 1e9))
+        cause = state.state.value if is_open else attempt.cause.value
+        if verdict is None:
+            is_missing = attempt.cause in {Cause.FAILED, Cause.HUNG}
+            said = "no verdict was recorded" * is_missing
+            found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), said))
+            continue
+        failure, culprit = culprit_failure(verdict), verdict.culprit
+        followers = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
+        consequences, text, log = "", (failure and failure.traceback) or "", ""
+        if followers:
+            others = " and others" if len({NUMBER.sub("#", follower.what) for follower in followers}) > 1 else ""
+            ranks = rank_list(follower.global_rank for follower in followers)
+            consequences = f"{ranks}: {shortened(one_line(followers[0].what))}{others}"
+        if culprit is not None:
+            log = str(state.run_dir.train_log(culprit))
+            text = text or _end_of_log(Path(log), *logs.get((culprit, attempt.number), (0, 0, b"")))
+        text = masked_text(text)
+        last_lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() and log else []
+        confidence = f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}"
+        shown = tuple(shortened(printable(line)) for line in last_lines)
+        values = (headline(verdict), confidence, culprit, shown, log, consequences)
+        found.append(AttemptSummary(attempt.number, took, cause, devices.get(attempt.number, ""), *values))
+    return found if len(found) > 1 or any(each.verdict for each in found) else []
+
+
+# An attempt in a rank's log: offset of its text, offset of the next attempt's mark, and that mark.
+_Span = tuple[int, int | None, bytes]
+
+
+def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
+    """Return each attempt's span in each rank's log, by global rank and attempt. Logs may have been truncated since."""
+    spans: dict[tuple[int, int], _Span] = {}
+    latest: dict[int, int] = {}
+    starts = AttemptStarts()
+    for stamped in EventReader(run_dir.events).read():
+        starts.apply(stamped.event)
+        match stamped.event:
+            case RankStarted(global_rank=rank, log_offset=text_offset):
+                mark_offset, attempt = starts.of(rank)[-1]
+                if rank in latest:
+                    begin, _, _ = spans[rank, latest[rank]]
+                    spans[rank, latest[rank]] = (begin, mark_offset, mark_of(attempt))
+                latest[rank] = attempt
+                spans.setdefault((rank, attempt), (text_offset, None, b""))
+    return spans
+
+
+def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
+    """Return the end of an attempt's text in a log; empty if the log was truncated since."""
+    with suppress(OSError), opened(path) as log:
+        if end is None:
+            end = os.fstat(log).st_size
+        elif bytes_between(log, end, end + len(mark)) != mark:
+            return ""  # truncated in that attempt, or later
+        begin = begin if begin <= end else 0  # beyond the end: truncated in this attempt
+        return bytes_between(log, max(begin, end - TAIL_BYTES), end).decode(errors="replace")
+    return ""

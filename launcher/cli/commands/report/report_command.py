@@ -13,20 +13,14 @@ import click
 
 from launcher.cli.commands.report.facts import RunFacts, gather
 from launcher.cli.commands.report.report_text import to_lines
-from launcher.cli.options.chosen_run import (
-    RUN_HELP,
-    chosen,
-    chosen_live,
-    json_option,
-    progress_regex_option,
-)
+from launcher.cli.options.chosen_run import RUN_HELP, chosen, chosen_live, json_option, progress_regex_option
 from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH
 from launcher.cli.text.columns import has_blocks
 from launcher.cli.text.output_file import put
 from launcher.cli.text.run_text import describe_run, shown_name
-from launcher.cli.text.stdout import as_argument, say, write_out
+from launcher.cli.text.stdout import as_argument, say, write_lines, write_out
 from launcher.core.codec import json_text
 from launcher.core.errors import UsageError
 from launcher.logs.terminal import escaped
@@ -100,7 +94,7 @@ def report(
     if html is None and not as_json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_COLUMNS
         plain = not has_blocks(sys.stdout.encoding)
-        write_out("".join(f"{line}\n" for line in to_lines(facts, width, plain=plain)))
+        write_lines(to_lines(facts, width, plain=plain))
     if html is not None:
         _write_page(facts, html)
 
@@ -121,8 +115,7 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
         raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each run")
-    # Only --live needs these modules.
-    from launcher.cli.commands.report.live import LiveView
+    # Only --live needs this module.
     from launcher.cli.commands.report.live_server import serve
 
     run_dir = chosen_live(runs_dir, runs[0] if runs else None)
@@ -135,7 +128,7 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
         write_out(f"{address}\n")
         say(f"open it in a browser on this machine; it follows {shown_name(state)} until the run ends, or until Ctrl-C")
 
-    serve(LiveView(run_dir, progress_regex), port or 0, announce)
+    serve(run_dir, progress_regex, port or 0, announce)
 
 
 def _write_page(runs: list[RunFacts], html: str) -> None:

@@ -7,13 +7,13 @@ import click
 from launcher.cli.options.command_types import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "show": ("launcher.cli.commands.table.show:show", "Show servers and devices with their ranks, as a tree."),
-    "explain": ("launcher.cli.commands.table.explain:explain", "Explain what a code of `tlaunch validate` means."),
-    "diff": ("launcher.cli.commands.table.diff:diff", "Check whether HCCL accepts two files as the same table."),
-    "generate": ("launcher.cli.commands.table.generate:generate", "Write the table of servers and their devices."),
-    "merge": ("launcher.cli.commands.table.table_merge:merge", "Merge the tables of several servers."),
-    "convert": ("launcher.cli.commands.table.convert:convert", "Write the table FILE in another format."),
-    "fix": ("launcher.cli.commands.table.fix:fix", "Repair faults that have only one possible repair."),
+    "show": (f"{__name__}.show:show", "Show servers and devices with their ranks, as a tree."),
+    "explain": (f"{__name__}.explain:explain", "Explain what a code of `tlaunch validate` means."),
+    "diff": (f"{__name__}.diff:diff", "Check whether HCCL accepts two files as the same table."),
+    "generate": (f"{__name__}.generate:generate", "Write the table of servers and their devices."),
+    "merge": (f"{__name__}.convert:merge", "Merge the tables of several servers."),
+    "convert": (f"{__name__}.convert:convert", "Write the table FILE in another format."),
+    "fix": (f"{__name__}.fix:fix", "Repair faults that have only one possible repair."),
 }
 EXAMPLES = """\b
 Examples:

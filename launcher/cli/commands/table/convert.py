@@ -1,26 +1,34 @@
-"""`tlaunch table convert`: write a table in another format, or as a hostfile."""
+"""`tlaunch table convert` and `merge`: write tables in another format, or as a hostfile, and several tables as one."""
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from pathlib import Path
 
 import click
 
-from launcher.cli.commands.table.table_files import check_output, deliver, note, read_named, shown
+from launcher.cli.commands.table.table_files import check_output, hand_over, note, read_named, read_table
 from launcher.cli.launch.rank_tables import found_table
+from launcher.cli.options.command_types import together
 from launcher.cli.options.completion import one_of
-from launcher.cli.options.run import max_table_size_option
+from launcher.cli.options.run import max_table_size_option, table_chip_option
 from launcher.cli.options.types import A_PATH, IntRange, complete_files
+from launcher.cli.text.columns import counted
+from launcher.cli.text.stdout import say
+from launcher.cli.text.style import screen_of
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
-from launcher.rank_table import Profile, parse_rank_table
+from launcher.rank_table import Profile, TableReport, parse_rank_table
 from launcher.rank_table.convert import SOURCES, TARGETS, convert_cluster, format_named, marked_without_ascend
 from launcher.rank_table.detect import read_plain, recognise_plain
 from launcher.rank_table.formats.writing import PLAIN
+from launcher.rank_table.profile import CHIPS
+from launcher.rank_table.table_merge import merge_tables
 from launcher.rank_table.table_reader import unread_note
 
-EXAMPLES = """\b
+CONVERT_EPILOG = """\b
 Examples:
   tlaunch table convert rank_table.json --to v1.2 --output rank_table_a3.json
   tlaunch table convert rank_table.json --to hostfile > hosts
@@ -30,9 +38,21 @@ Examples:
 Exit codes: 0 success; 1 FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 FORMAT cannot
 express the table.
 """
+MERGE_EPILOG = """\b
+Examples:
+  tlaunch table merge host1.json host2.json --output rank_table_16pcs.json
+  tlaunch table merge --chip none gpu1.json gpu2.json
+
+Exit codes: 0 success; 1 a FILE has errors; 2 wrong usage, or a file that cannot be read or written; 3 the tables cannot
+be merged.
+"""
+output_options = together(
+    click.option("--output", "-o", type=A_PATH, metavar="F", help="Write to F.  [default: stdout]"),
+    click.option("--force", is_flag=True, help="Replace a file that exists."),
+)
 
 
-@click.command(epilog=EXAMPLES)
+@click.command(epilog=CONVERT_EPILOG)
 @max_table_size_option
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
 @click.option(
@@ -50,8 +70,7 @@ express the table.
     shell_complete=one_of(lambda: SOURCES),
     help="Format of FILE.  [default: detected]",
 )
-@click.option("--output", "-o", type=A_PATH, metavar="F", help="Write to F.  [default: stdout]")
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@output_options
 @click.option(
     "--devices",
     type=IntRange(1, 4096),
@@ -101,7 +120,32 @@ def convert(
     converted = convert_cluster(cluster, target, drop, called=printable(file))
     for text in converted.notes:
         note(text)
-    deliver(converted.text, converted.cluster, target, output, force=force)
+    _deliver(converted.text, converted.cluster, target, output, force=force)
+    return EXIT_OK
+
+
+@click.command(epilog=MERGE_EPILOG)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
+@output_options
+@table_chip_option
+@max_table_size_option
+def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str) -> int:
+    """Merge the tables of several servers.
+
+    Ranks are renumbered in the order of the files, and by rank within a file. The same files in the same order give the
+    same text on every server. Note that a shell expands * with host10 before host2.
+    """
+    check_output(output, force=force)
+    profile = Profile(chip=chip)
+    reports = [read_table(file, profile) for file in files]
+    clusters = [_shown(report) for report in reports]
+    if any(cluster is None for cluster in clusters):
+        return EXIT_FAILURE
+    merged = merge_tables(reports, profile)
+    for text in filter(None, (*merged.notes, unread_note(reports))):
+        note(text)
+    format_name = str(reports[0].format.value) if reports[0].format else "v1.0"
+    _deliver(merged.text, merged.cluster, format_name, output, chip, force=force)
     return EXIT_OK
 
 
@@ -113,9 +157,39 @@ def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -
     if origin is not None and (report.format is None or report.format.value != origin):
         looks = "in an unknown format" if report.format is None else report.format.value
         raise UsageError(f"--from {origin}: {file} is {looks}", hint="remove --from")
-    cluster = shown(report)
+    cluster = _shown(report)
     if cluster is not None and (unread := unread_note([report])):
         note(unread)
     if cluster is None and b"{" not in data:
         note("if it lists hosts, use --from hostfile, rankfile or nodelist")
     return cluster
+
+
+def _shown(report: TableReport) -> Cluster | None:
+    """Return the report's cluster; None if it has errors, which are written to stderr. Warnings are only counted."""
+    if report.cluster is None:
+        say(report.render(screen_of(sys.stderr).columns))
+    elif report.warnings:
+        codes = ", ".join(dict.fromkeys(warning.code for warning in report.warnings))
+        name = printable(str(report.path))
+        note(f"{name}: {counted(len(report.warnings), 'warning')}, shown by `tlaunch validate`: {codes}")
+    return report.cluster
+
+
+def _deliver(
+    text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto", *, force: bool
+) -> None:
+    """Write the result like `hand_over`, after a note for each problem that HCCL has with a table for its hardware.
+
+    A file name that HCCL refuses counts as a problem here, although it is only a warning elsewhere.
+    """
+    if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
+        report = parse_rank_table(text.encode(), output or Path("-"), Profile(chip=chip))
+        refused = [*report.errors, *(warning for warning in report.warnings if warning.code == "RT406")]
+        counts = Counter(problem.code for problem in refused)
+        for problem in {problem.code: problem for problem in reversed(refused)}.values():
+            times = "" if counts[problem.code] == 1 else f" ({counts[problem.code]:,} times)"
+            note(f"HCCL would refuse the result: {problem.code}{times}: {problem.message}")
+            if problem.hint:
+                say(f"      hint: {problem.hint}")
+    hand_over(text, cluster, format_name, output, force=force)

@@ -44,8 +44,7 @@ MAX_VALUE_CHARS = 60
 @max_table_size_option
 @click.argument("first", metavar="A", shell_complete=complete_files)
 @click.argument("second", metavar="B", shell_complete=complete_files)
-@click.pass_context
-def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_json: bool) -> None:
+def diff(first: str, second: str, *, limit: int, as_json: bool) -> int:
     """Check whether HCCL accepts two files as the same table.
 
     Each rank reads its own node's file, and HCCL compares checksums of the contents. White space and the order of keys
@@ -68,16 +67,16 @@ def diff(context: click.Context, /, first: str, second: str, *, limit: int, as_j
         are = "is" if len(broken) == 1 else "are"
         text = f"nothing to compare: HCCL cannot read {names}, which {are} not JSON\n"
         write_out(json_text(_to_json(None, pair)) if as_json else text)
-        context.exit(EXIT_FAILURE)
+        return EXIT_FAILURE
     try:
         comparison = compare(*pair)
-        text = (
+        found = (
             json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit, screen_of(sys.stdout))
         )
     except RecursionError:
         raise UnreadableError(f"{first} or {second} is nested too deeply") from None
-    write_out(text)
-    context.exit(EXIT_OK if comparison.would_match else EXIT_FAILURE)
+    write_out(found)
+    return EXIT_OK if comparison.would_match else EXIT_FAILURE
 
 
 Pair = tuple[TableReport, TableReport]
@@ -87,7 +86,15 @@ _LOOKS = {Kind.ADDED: ADDED, Kind.REMOVED: REMOVED, Kind.CHANGED: ACTIVE, Kind.R
 def _text(comparison: Comparison, pair: Pair, limit: int, screen: Screen = PLAIN) -> str:
     """Return the comparison as lines without control characters from the table or the file names."""
     differences = [_difference_line(found, pair, screen) for found in comparison.differences[:limit]]
-    verdict = screen.paint(_verdict(comparison, pair), GOOD if comparison.would_match else ERROR)
+    names = printable(f"{pair[0].path} and {pair[1].path}")
+    first, second = (f"{checksum:08x}" for checksum in comparison.checksums)
+    if comparison.would_match:
+        same_text = pair[0].document.text == pair[1].document.text
+        but = "" if same_text else "; they differ in white space, in the order of keys, or in notation"
+        verdict = screen.paint(f"{names} are the same table: the checksums would match ({first}){but}", GOOD)
+    else:
+        why = f"the checksums would not match ({first}, {second}), so HCCL would stop with EI0005"
+        verdict = screen.paint(f"{names} differ: {why}", ERROR)
     lines = [verdict, *_section("difference", "differences", differences, len(comparison.differences))]
     if comparison.rank_changes is None:
         wrong = ", ".join(f"{report.path} has {count_problems(report.errors)}" for report in pair if report.errors)
@@ -100,16 +107,6 @@ def _text(comparison: Comparison, pair: Pair, limit: int, screen: Screen = PLAIN
     return "".join(f"{line}\n" for line in lines)
 
 
-def _verdict(comparison: Comparison, pair: Pair) -> str:
-    names = printable(f"{pair[0].path} and {pair[1].path}")
-    first, second = (f"{checksum:08x}" for checksum in comparison.checksums)
-    if not comparison.would_match:
-        return f"{names} differ: the checksums would not match ({first}, {second}), so HCCL would stop with EI0005"
-    same_text = pair[0].document.text == pair[1].document.text
-    but = "" if same_text else "; they differ in white space, in the order of keys, or in notation"
-    return f"{names} are the same table: the checksums would match ({first}){but}"
-
-
 def _section(noun: str, nouns: str, shown: Sequence[str], count: int) -> Iterator[str]:
     if count:
         yield f"{counted(count, noun, nouns)}:"
@@ -120,21 +117,19 @@ def _section(noun: str, nouns: str, shown: Sequence[str], count: int) -> Iterato
 
 def _difference_line(found: Difference, pair: Pair, screen: Screen) -> str:
     before, after = screen.paint(_value(found.before), REMOVED), screen.paint(_value(found.after), ADDED)
-    places = tuple(
-        printable(f"{report.path}:{line}")
-        for report, line in zip(pair, (found.before_line, found.after_line), strict=True)
-    )
+    place = printable(f"{pair[0].path}:{found.before_line}")
+    new_place = printable(f"{pair[1].path}:{found.after_line}")
     what = f"{screen.paint(found.kind.value, _LOOKS[found.kind])} {printable(found.pointer) or 'the whole document'}"
     match found.kind:
         case Kind.ADDED:
-            return f"{what}: {after} ({places[1]})"
+            return f"{what}: {after} ({new_place})"
         case Kind.REMOVED:
-            return f"{what}: {before} ({places[0]})"
+            return f"{what}: {before} ({place})"
         case Kind.REORDERED:
             count = len(found.before)
-            return f"{what}: the same {count:,} entries, only in another order ({places[0]}, {places[1]})"
+            return f"{what}: the same {count:,} entries, only in another order ({place}, {new_place})"
         case Kind.CHANGED:
-            return f"{what}: {before} ({places[0]}) -> {after} ({places[1]})"
+            return f"{what}: {before} ({place}) -> {after} ({new_place})"
 
 
 def _change_line(change: RankChange, screen: Screen) -> str:
@@ -156,7 +151,6 @@ def _short(text: str) -> str:
 
 
 def _to_json(comparison: Comparison | None, pair: Pair) -> dict[str, Any]:
-    """Return the comparison, if there is one, and the problems of each file."""
     return {
         "paths": [str(report.path) for report in pair],
         "would_match": comparison is not None and comparison.would_match,

@@ -16,7 +16,7 @@ from launcher.core.codec import encode, json_text
 from launcher.core.errors import UsageError
 from launcher.core.text import slips
 from launcher.rank_table import check  # noqa: F401 - registers all codes in the catalogue
-from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry, HcclCode
+from launcher.rank_table.catalogue import CATALOGUE, HCCL_CODES, Entry
 
 EPILOG = """\b
 Examples:
@@ -61,13 +61,13 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         write_out(json_text(_to_json(wanted or list(catalogue), catalogue)))
         return
-    pages = []
-    for code in wanted:
-        if code in catalogue:
-            pages.append(_of_tlaunch(catalogue[code]))
-        else:
-            pages.append(_of_hccl(code, HCCL_CODES[code], [e for e in catalogue.values() if e.hccl_code == code]))
-    pages = pages or [_overview(list(catalogue.values()))]
+    entries = list(catalogue.values())
+    pages = [
+        _of_tlaunch(catalogue[code])
+        if code in catalogue
+        else _of_hccl(code, [entry for entry in entries if entry.hccl_code == code])
+        for code in wanted
+    ] or [_overview(entries)]
     write_out("\n".join("".join(f"{line}\n" for line in page) for page in pages))
 
 
@@ -88,7 +88,6 @@ def _apart(name: str, wanted: str) -> int:
 
 
 def _overview(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield one line per code, grouped by hundreds."""
     for index, (hundred, members) in enumerate(groupby(entries, key=lambda entry: entry.code[:3])):
         yield from ([""] if index else [])
         yield f"{hundred}xx {SECTIONS.get(hundred, '')}".rstrip()
@@ -96,8 +95,9 @@ def _overview(entries: Sequence[Entry]) -> Iterator[str]:
             yield f"  {entry.code}  {entry.severity.value:<7}  {entry.hccl_code or '':<6}  {entry.title}"
 
 
-def _of_hccl(code: str, meaning: HcclCode, members: Sequence[Entry]) -> Iterator[str]:
+def _of_hccl(code: str, members: Sequence[Entry]) -> Iterator[str]:
     """Yield the meaning of an HCCL code, the codes that it covers, and how to find the one that applies."""
+    meaning = HCCL_CODES[code]
     yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
     if members:
         yield from (*_overview(members), "")

@@ -17,7 +17,7 @@ from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import ACTIVE, ADDED, REMOVED, STRONG, Look, Screen, screen_of
 from launcher.core.codec import json_text
-from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError, UsageError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.text import printable
 from launcher.rank_table import TableReport, parse_rank_table
 from launcher.rank_table.difference import compare
@@ -48,7 +48,7 @@ LISTED_AT_MOST = 50  # listed repairs
 @consumer_option
 @max_table_size_option
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
-def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consumer: str, **options: bool) -> int:
+def fix(file: str, *, write: bool, unsafe: bool, sort: bool, as_json: bool, chip: str, consumer: str) -> int:
     """Repair faults that have only one possible repair.
 
     Show the repairs as a diff, and write them only with --write. Repairs are possible for extra and missing commas,
@@ -71,21 +71,21 @@ def fix(file: str, *, write: bool, unsafe: bool, as_json: bool, chip: str, consu
         say(line)
     file = str(found)
     profile = Profile(chip, consumer)
-    fixed = fix_table(read_named(file), Path(file), profile, sort=options["sort"], unsafe=unsafe)
+    fixed = fix_table(read_named(file), Path(file), profile, sort=sort, unsafe=unsafe)
     written = write and fixed.changed and file != STDIN
     if written:
         overwrite(Path(file), fixed.original, fixed.data)
+    name = printable(file)
     for line in _report_lines(fixed, file, written=written):
         say(line)
     if fixed.changed and _checksum_changes(parse_rank_table(fixed.original, Path(file), profile), fixed.report):
-        line = f"{printable(file)}: HCCL's checksum of this table changes: repair the copies on all servers, too"
-        say(line)
+        say(f"{name}: HCCL's checksum of this table changes: repair the copies on all servers, too")
     if as_json:
         write_out(json_text(_to_json(fixed, file, written=written)))
     elif write and file == STDIN:
-        _write_bytes(fixed.data)
+        click.echo(fixed.data, nl=False)
     else:
-        diff = fixed.diff(printable(file))
+        diff = fixed.diff(name)
         if sys.stdout.isatty():  # the table's text must not move the cursor
             diff = "".join(f"{printable(line.rstrip(chr(13)))}\n" for line in diff.split("\n")[:-1])
         write_out(coloured(diff, screen_of(sys.stdout)))
@@ -98,26 +98,6 @@ def coloured(diff: str, screen: Screen) -> str:
     names, lines = diff.split("\n")[:2], diff.split("\n")[2:]
     shown = (screen.paint(line, looks.get(line[:1], Look())) for line in lines)
     return "\n".join([*(screen.paint(name, STRONG) for name in names), *shown])
-
-
-def _write_bytes(data: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise UnreadableError(f"stdout cannot be written: {error.strerror}") from None
-
-
-def _report_lines(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
-    """Yield each repair, the remaining problems, and a summary."""
-    name = printable(file)
-    yield from _listed("repaired", fixed.repairs, name)
-    yield from _listed("offered", fixed.offers, name)
-    if fixed.report.problems:
-        yield fixed.report.render(screen_of(sys.stdout).columns)
-    yield f"{name}: {_summary(fixed, file, written=written)}"
 
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
@@ -136,15 +116,24 @@ def _listed(what: str, repairs: tuple[Repair, ...], name: str) -> Iterator[str]:
         yield f"... and {len(repairs) - LISTED_AT_MOST:,} more{where}"
 
 
-def _summary(fixed: Fixed, file: str, *, written: bool) -> str:
-    state = "valid" if fixed.report.valid else "not valid: the remaining problems need your decision"
+def _report_lines(fixed: Fixed, file: str, *, written: bool) -> Iterator[str]:
+    """Yield each repair, the remaining problems, and a summary."""
+    name, state = (
+        printable(file),
+        "valid" if fixed.report.valid else "not valid: the remaining problems need your decision",
+    )
+    yield from _listed("repaired", fixed.repairs, name)
+    yield from _listed("offered", fixed.offers, name)
+    if fixed.report.problems:
+        yield fixed.report.render(screen_of(sys.stdout).columns)
     how = f"; use --unsafe for {counted(len(fixed.offers), 'more repair')}" if fixed.offers else ""
+    repairs = counted(len(fixed.repairs), "repair")
     if not fixed.changed:
-        return f"nothing to repair, {state}{how}"
-    if written:
-        return f"{counted(len(fixed.repairs), 'repair')} written, {state}{how}"
-    how = how if file == STDIN else f" (use --write to write it){how}"
-    return f"{counted(len(fixed.repairs), 'repair')}, then {state}{how}"
+        yield f"{name}: nothing to repair, {state}{how}"
+    elif written:
+        yield f"{name}: {repairs} written, {state}{how}"
+    else:
+        yield f"{name}: {repairs}, then {state}{'' if file == STDIN else ' (use --write to write it)'}{how}"
 
 
 def _to_json(fixed: Fixed, file: str, *, written: bool) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
 from launcher.core.codec import json_text
-from launcher.core.errors import EXIT_FAILURE
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.core.frozen import frozen
 from launcher.core.records import HOST_RANK, Cluster, Device, Layout, Options, Server
 from launcher.core.text import printable, ranges
@@ -54,8 +54,7 @@ WAYS = IntRange(max=10**6)
 @max_table_size_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("file", metavar="FILE", shell_complete=complete_files)
-@click.pass_context
-def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **options: Any) -> None:
+def show(file: str, *, chip: str, as_json: bool, allow_idle_devices: bool, **degrees: int | None) -> int:
     """Show servers and devices with their ranks, as a tree.
 
     With --dp, --mp or --pp, also show each rank's coordinates and groups. FILE may be - for stdin.
@@ -63,16 +62,17 @@ def show(context: click.Context, /, file: str, *, chip: str, as_json: bool, **op
     report = read_table(file, Profile(chip=chip))
     if report.cluster is None:
         say(report.render(screen_of(sys.stderr).columns))
-        context.exit(EXIT_FAILURE)
+        return EXIT_FAILURE
     for problem in report.warnings:
         say(headline(problem, str(report.path)))
     layout = None
-    if degrees := {axis: options[axis] for axis in ("dp", "mp", "pp") if options[axis] is not None}:
-        idle = options["allow_idle_devices"]
-        layout = resolve_layout(report.cluster.device_count, **{"mp": 1, "pp": 1, **degrees}, allow_idle_devices=idle)
+    if given := {axis: degree for axis, degree in degrees.items() if degree is not None}:
+        shape = {"mp": 1, "pp": 1, **given}
+        layout = resolve_layout(report.cluster.device_count, **shape, allow_idle_devices=allow_idle_devices)
     placement = Placement(report.cluster, layout)
     name = "table" if report.format is None else f"{report.format.value} table"
     write_out(json_text(_to_json(placement, report)) if as_json else _as_text(placement, f"{report.path}: {name}"))
+    return EXIT_OK
 
 
 @frozen
@@ -109,14 +109,22 @@ class Placement:
 
 
 def _as_text(placement: Placement, title: str) -> str:
-    """Draw the tree, in ASCII if stdout has no box characters, and a summary of the groups of each axis."""
+    """Draw the tree, in ASCII if stdout has no box characters, and count the groups along each axis below it."""
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
         console.print(_tree(placement, title), soft_wrap=True)
         stream.flush()
         drawn = data.getvalue().decode(stream.encoding)
-    return drawn + "".join(f"{line}\n" for line in _group_summary(placement))
+    server_of = {
+        device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
+    }
+    for axis in AXES_SHOWN:
+        found = placement.groups.get(axis, ())
+        if found and len(found[0]) > 1:
+            crossing = sum(len({server_of[rank] for rank in ranks}) > 1 for ranks in found)
+            drawn += f"{axis}: {counted(len(found), 'group')} of {len(found[0]):,} ranks, {crossing:,} across servers\n"
+    return drawn
 
 
 def _tree(placement: Placement, title: str) -> Tree:
@@ -179,18 +187,6 @@ def _cells(device: Device, placement: Placement) -> Iterator[str]:
     yield "  ".join(_option_words(device.options))
 
 
-def _group_summary(placement: Placement) -> Iterator[str]:
-    """Yield the number of groups along each axis, and the number of groups that span servers."""
-    server_of = {
-        device.global_rank: index for index, server in enumerate(placement.cluster.servers) for device in server.devices
-    }
-    for axis in AXES_SHOWN:
-        found = placement.groups.get(axis, ())
-        if found and len(found[0]) > 1:
-            crossing = sum(len({server_of[rank] for rank in ranks}) > 1 for ranks in found)
-            yield f"{axis}: {counted(len(found), 'group')} of {len(found[0]):,} ranks, {crossing:,} across servers"
-
-
 def _option_words(options: Options) -> Iterator[str]:
     for key, text in options:
         yield f"{key}={text}" if len(text) <= MAX_OPTION_CHARS else f"{key}=({len(text):,} characters)"
@@ -203,7 +199,7 @@ def _to_json(placement: Placement, report: TableReport) -> dict[str, Any]:
         "format": None if report.format is None else report.format.value,
         "device_count": placement.cluster.device_count,
         "options": dict(placement.cluster.options),
-        "layout": None if layout is None else {"dp": layout.dp, "mp": layout.mp, "pp": layout.pp},
+        "layout": layout and {"dp": layout.dp, "mp": layout.mp, "pp": layout.pp},
         "servers": [
             {name: getattr(server, name) for name in ("server_id", "super_pod_id", "host_ip", "host_nic_ip")}
             | {"options": dict(server.options)}

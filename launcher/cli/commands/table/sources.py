@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.cli.commands.table.table_files import STDIN, read_named
@@ -36,8 +37,6 @@ SAME = "same"  # used in place of the server's own address
 
 @frozen
 class Wanted:
-    """The options of `generate`, as typed."""
-
     hccn_conf: Path | None
     hccn_tool: bool
     nvidia_smi: bool
@@ -57,11 +56,7 @@ class Wanted:
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """Return the additional keys of a server, for `Server.options`.
-
-    Raises:
-        UsageError: "same" was given, but the server's name is not an address.
-    """
+    """Return the additional keys of a server; raise UsageError for "same" if its name is not an address."""
     own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
     if own is None and SAME in wanted.addresses.values():
         key = next(key for key, address in wanted.addresses.items() if address == SAME)
@@ -76,15 +71,10 @@ def _option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def check_wanted(wanted: Wanted) -> None:
+def _check(wanted: Wanted) -> None:
     """Raise UsageError if options conflict or have invalid values."""
-    given = {
-        "--hccn-conf": wanted.hccn_conf is not None,
-        "--hccn-tool": wanted.hccn_tool,
-        "--nvidia-smi": wanted.nvidia_smi,
-        "--devices": wanted.devices is not None,
-    }
-    sources = [option for option, is_given in given.items() if is_given]
+    names = ("hccn_conf", "hccn_tool", "nvidia_smi", "devices")
+    sources = [_option(name) for name in names if getattr(wanted, name) not in (None, False)]
     if len(sources) > 1:
         raise UsageError(f"{' and '.join(sources)} are alternative sources of devices", hint="use one of them")
     if wanted.servers is not None:
@@ -99,9 +89,9 @@ def check_wanted(wanted: Wanted) -> None:
 
 
 def _check_several(wanted: Wanted, sources: list[str]) -> None:
+    own = {"--server-id": wanted.server_id, "--host-ip": wanted.host_ip}
     alone = [source for source in sources if source.startswith("--hccn")]
-    alone += ["--server-id"] * (wanted.server_id is not None) + ["--host-ip"] * (wanted.host_ip is not None)
-    if alone:
+    if alone := [*alone, *(option for option, value in own.items() if value is not None)]:
         raise UsageError(
             f"{alone[0]} is for this server, but --servers names several",
             hint="generate a table on each server, and merge the tables with `tlaunch table merge`",
@@ -135,11 +125,9 @@ class Gathered:
 def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
     """Return the servers of the new table, in order. Blocks while the machine is queried.
 
-    Raises:
-        UsageError: options conflict, devices or names do not exist, or a name cannot be used in a table.
-        UnreadableError, TlaunchError: a file or program does not give the expected data.
+    Raises UsageError if options conflict or name what does not exist, TlaunchError if a file or program fails.
     """
-    check_wanted(wanted)
+    _check(wanted)
     if wanted.servers is not None:
         return _several(wanted, parse_servers(wanted.servers))
     if wanted.devices is not None:
@@ -150,13 +138,12 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
         found = _hccn_conf(wanted, wanted.hccn_conf, environment)
     else:
         found = (_hccn_tool if wanted.hccn_tool else _first_that_answers)(wanted, environment)
-    notes = [*found.notes]
-    name = wanted.server_id if wanted.server_id is not None else discover.own_server_id()
+    notes, own = [*found.notes], discover.own_server_id()
+    name = own if wanted.server_id is None else wanted.server_id
     check_server_id(name, "this machine's host name" if wanted.server_id is None else "--server-id")
     if wanted.server_id is None:
         notes.append(Note(f'server_id: "{name}"; use --server-id for another name'))
     if is_loopback(name):
-        own = discover.own_server_id()
         text = (
             f'server_id "{name}" refers to the local machine, so `tlaunch table merge` will refuse this table: '
             f"use --server-id {'ADDRESS' if is_loopback(own) else own}, an address that other servers can reach"
@@ -173,14 +160,12 @@ def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
         gpus = discover.ask_nvidia_smi()
         devices = gpus if chosen is None else select_devices(gpus, chosen, DEVICE_IDS)
         machines = [Machine(name, devices, options=further_keys(wanted, name)) for name in names]
-        note = (
+        text = (
             f"--nvidia-smi queries only this machine: every server is assumed to have the same {len(devices)} devices"
         )
-        return Gathered(tuple(machines), (Note(note),), "gpu")
-    if wanted.devices is None:
-        counts = (len(chosen or ()),) * len(names)
-    else:
-        counts = devices_per_server(wanted.devices, len(names))
+        return Gathered(tuple(machines), (Note(text),), "gpu")
+    by_ids = (len(chosen or ()),) * len(names)
+    counts = by_ids if wanted.devices is None else devices_per_server(wanted.devices, len(names))
     machines = [
         Machine(name, _counted(number, chosen), options=further_keys(wanted, name))
         for name, number in zip(names, counts, strict=True)
@@ -203,24 +188,23 @@ def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Serve
     has_conf = discover.HCCN_CONF.exists()
     if discover.hccn_tool() and (discover.davinci_ids() or wanted.device_ids is not None):
         try:
-            return _said_first("hccn_tool", _hccn_tool(wanted, environment))
+            return _named("hccn_tool", _hccn_tool(wanted, environment))
         except TlaunchError as error:
             if not has_conf or isinstance(error, UsageError):
                 raise
             notes = (Note(f"hccn_tool failed: {error.message}", is_warning=True),)
     if has_conf:
-        found = _hccn_conf(wanted, discover.HCCN_CONF, environment)
-        return _said_first(str(discover.HCCN_CONF), found, *notes)
+        return _named(str(discover.HCCN_CONF), _hccn_conf(wanted, discover.HCCN_CONF, environment), *notes)
     if discover.has_nvidia_smi():
-        return _said_first("nvidia-smi", _nvidia_smi(wanted, environment))
+        return _named("nvidia-smi", _nvidia_smi(wanted, environment))
     raise UsageError(
         f"this machine has no hccn_tool with devices, no {discover.HCCN_CONF} and no nvidia-smi",
         hint="give the number of devices with --devices N, or a copy of the file with --hccn-conf FILE",
     )
 
 
-def _said_first(source: str, found: ServerDevices, *notes: Note) -> ServerDevices:
-    return ServerDevices(found.devices, (*notes, Note(f"devices from {source}"), *found.notes), found.hardware)
+def _named(source: str, found: ServerDevices, *notes: Note) -> ServerDevices:
+    return replace(found, notes=(*notes, Note(f"devices from {source}"), *found.notes))
 
 
 def _plain(wanted: Wanted, text: str, environment: Mapping[str, str]) -> ServerDevices:
@@ -255,12 +239,10 @@ def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> Se
     conf = parse_hccn_conf(decode_conf(content, name), name)
     chosen = _chosen(wanted, environment if path == discover.HCCN_CONF else {}, ASCEND_VARIABLES)
     # Devices without an address are not in the file; chosen ones are used without an address.
-    absent = [
-        FoundDevice(one) for one in (chosen[1] if chosen else ()) if one not in {it.device_id for it in conf.devices}
-    ]
+    known = {device.device_id for device in conf.devices}
+    absent = [FoundDevice(one) for one in (chosen[1] if chosen else ()) if one not in known]
     found = _narrowed((*conf.devices, *absent), chosen)
-    notes = map(Note, conf.notes)
-    return ServerDevices(found.devices, (*notes, *found.notes, *_unset_notes(found.devices)))
+    return ServerDevices(found.devices, (*map(Note, conf.notes), *found.notes, *_unset_notes(found.devices)))
 
 
 def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:

@@ -6,32 +6,26 @@ import errno
 import io
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.launch.rank_tables import found_table, max_table_bytes, sample_hinted
 from launcher.cli.text.columns import counted
 from launcher.cli.text.stdout import say, write_out
-from launcher.cli.text.style import screen_of
 from launcher.core.atomic import write_text
 from launcher.core.codec import encode
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.records import Cluster
 from launcher.core.text import printable
 from launcher.rank_table import Problem, TableReport
-from launcher.rank_table.profile import CHIPS, Profile
+from launcher.rank_table.profile import Profile
 from launcher.rank_table.table_reader import parse_rank_table, read_bytes, read_stream
 
 STDIN = "-"
 
 
 def read_table(name: str, profile: Profile) -> TableReport:
-    """Read and check the file `name`, or stdin for "-". Blocks until the end of the file.
-
-    Raises:
-        UnreadableError: it is missing, a directory, too large, or not readable.
-    """
+    """Read and check the file `name`, or stdin for "-", like `read_named`."""
     path = found_table(Path(name)) if name else Path()
     return parse_rank_table(read_named(name and str(path)), path, profile)
 
@@ -39,8 +33,7 @@ def read_table(name: str, profile: Profile) -> TableReport:
 def read_named(name: str) -> bytes:
     """Return the content of the file `name`, or of stdin for "-". Blocks until the end of the file.
 
-    Raises:
-        UnreadableError: it is missing, a directory, too large, or not readable.
+    Raises UnreadableError if it is missing, a directory, too large, or not readable.
     """
     if not name:  # Path("") is the current directory
         raise UnreadableError("the file name is empty", hint="name the rank table, or check for an empty variable")
@@ -70,17 +63,6 @@ def warn(text: str) -> None:
     say(f"warning: {text}")
 
 
-def shown(report: TableReport) -> Cluster | None:
-    """Return the report's cluster; None if it has errors, which are written to stderr. Warnings are only counted."""
-    if report.cluster is None:
-        say(report.render(screen_of(sys.stderr).columns))
-    elif report.warnings:
-        codes = ", ".join(dict.fromkeys(warning.code for warning in report.warnings))
-        name = printable(str(report.path))
-        note(f"{name}: {counted(len(report.warnings), 'warning')}, shown by `tlaunch validate`: {codes}")
-    return report.cluster
-
-
 def check_output(output: Path | None, *, force: bool) -> None:
     """Raise UsageError if `output` exists and may not be replaced. A pipe or a device is never replaced."""
     if output is None or not os.path.lexists(output):
@@ -92,34 +74,11 @@ def check_output(output: Path | None, *, force: bool) -> None:
         raise UsageError(f"{name} already exists", hint="use --force to replace it")
 
 
-def deliver(
-    text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto", *, force: bool
-) -> None:
-    """Write the result like `hand_over`, after a note for each problem that HCCL has with a table for its hardware.
-
-    A file name that HCCL refuses counts as a problem here, although it is only a warning elsewhere.
-    """
-    from launcher.rank_table.convert import TARGETS  # rarely needed
-
-    if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
-        report = parse_rank_table(text.encode(), output or Path("-"), Profile(chip=chip))
-        refused = [*report.errors, *(warning for warning in report.warnings if warning.code == "RT406")]
-        counts = Counter(problem.code for problem in refused)
-        for problem in {problem.code: problem for problem in reversed(refused)}.values():
-            times = "" if counts[problem.code] == 1 else f" ({counts[problem.code]:,} times)"
-            note(f"HCCL would refuse the result: {problem.code}{times}: {problem.message}")
-            if problem.hint:
-                say(f"      hint: {problem.hint}")
-    hand_over(text, cluster, format_name, output, force=force)
-
-
-def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool = True) -> None:
+def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool) -> None:
     """Write the text to stdout, or atomically to `output`, and report it. Blocks until everything is written.
 
-    Raises:
-        UsageError: `output` was created after it was checked, and `force` is false.
-        UnreadableError: `output` cannot be written.
-        OSError: stdout cannot be written.
+    Raises UsageError if `output` was created after it was checked and `force` is false, and UnreadableError or OSError if
+    it or stdout cannot be written.
     """
     if output is None:
         to_stdout(text)
@@ -137,11 +96,7 @@ def to_stdout(text: str) -> None:
 
 
 def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
-    """Write the file atomically. If `output` is a symbolic link, its target is written.
-
-    Raises:
-        UsageError, UnreadableError: as `hand_over`.
-    """
+    """Write the file atomically, with the errors of `hand_over`. If `output` is a symbolic link, its target is written."""
     try:
         target = Path(os.path.realpath(output))
         if target.is_symlink():

@@ -1,20 +1,96 @@
-"""Samples a run for `tlaunch top`: the state, machine usage and progress of each rank."""
+"""Samples a run for `tlaunch top`: its recent metrics, and the state, machine usage and progress of each rank."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
-from launcher.cli.commands.top.measured import RecentMetrics, to_lines
-from launcher.cli.text.columns import has_blocks
+from launcher.cli.text.columns import duration, has_blocks, number, sparkline, step_time
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import Usage, usage_of
-from launcher.core.metrics import StepMetrics
+from launcher.core.metrics import Record, StepMetrics
 from launcher.core.run_dir import RunDir
+from launcher.runs.metrics_reader import MetricsReader, median_of, part_shares
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
-from launcher.runs.silence import SilenceReader, Silences
+from launcher.runs.silence import SilenceReader
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
+from launcher.runs.training_history import runs_before, standing
+
+RECENT_NS = 300 * 10**9
+# Five minutes of the bundled trainer, which writes at most 50 lines of 700 bytes per second.
+MAX_STEPS = 15_000
+TAIL_BYTES = MAX_STEPS * 700
+FIGURE = 10  # columns
+MAX_LINE_COLUMNS = 120  # of a sparkline
+
+
+class RecentMetrics:
+    """Reads metrics.jsonl incrementally. The first read covers only the end of the file, later ones the new lines."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)
+        self._beginnings = 0
+        self._before: list[StepMetrics] = []
+        # One earlier run is enough: five minutes rarely span more.
+        for earlier, continued in islice(runs_before(run_dir), 1):
+            steps = _steps_in(MetricsReader(earlier.metrics, last_bytes=TAIL_BYTES).read())
+            self._before = standing(steps, steps, continued.step + 1)
+        self._steps: deque[StepMetrics] = deque(maxlen=MAX_STEPS)
+
+    def look(self) -> list[StepMetrics]:
+        """Return the steps of the last five minutes, at most 15,000, in file order.
+
+        Includes steps of the run that this one was resumed from. Excludes steps that a restart computed again, steps
+        of a removed file, and steps with a time in the future or after the last step's.
+        """
+        records = self._reader.read()
+        if not self._reader.found or self._reader.beginnings != self._beginnings:
+            self._steps.clear()
+        self._beginnings = self._reader.beginnings
+        self._steps.extend(_steps_in(records))
+        last_ns = min(self._steps[-1].time_ns, time.time_ns()) if self._steps else 0
+        own = standing(self._steps, self._steps)
+        before = [step for step in self._before if own and step.step < own[0].step]
+        return [step for step in (*before, *own) if last_ns - RECENT_NS <= step.time_ns <= last_ns]
+
+
+def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
+    return [record for record in records if isinstance(record, StepMetrics)]
+
+
+def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
+    """Yield a line each for loss and tokens/s: first value, sparkline, last value. Lines fit `width` columns.
+
+    The last line has the median step time and its parts. Unknown quantities have no line.
+    """
+    times_ns = [step.time_ns for step in steps]
+    over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
+    losses, speeds = [step.loss for step in steps], [step.tokens_per_s for step in steps]
+    for name, values, form in (("loss", losses, ".4f"), ("tokens/s", speeds, ",.0f")):
+        known = [value for value in values if value is not None]
+        if len(known) > 1:
+            first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" if not finite
+            begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
+            line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
+            yield f"{begin}{line}{end}"[:width]
+    if spent := time_spent(steps):
+        yield f"step     {spent}"[:width]
+
+
+def time_spent(steps: list[StepMetrics]) -> str:
+    """Return the median step time and its parts on the rank that writes metrics; empty if unknown."""
+    shares = part_shares(steps)
+    if not shares:
+        return ""
+    texts = [step_time(median_of(steps, "step_s"), shares)]
+    for name, field in (("padding", "padding_share"), ("utilisation", "utilisation")):
+        if (share := median_of(steps, field)) is not None:
+            texts.append(f"{name} {number(share, '.0%')}")
+    return "; ".join(texts)
 
 
 @frozen
@@ -47,7 +123,6 @@ class Sampler:
         self._silence = SilenceReader(run_dir)
         self._plain = not has_blocks(sys.stdout.encoding)  # decided now, because rich replaces stdout
         self.steps: list[StepMetrics] = []  # of the last minutes
-        self.silences = Silences()
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
 
@@ -69,7 +144,7 @@ class Sampler:
         }
         beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in figures.items()}
         running = [look.global_rank for look in ranks if look.state is RankState.RUNNING]
-        self.silences = self._silence.look(
+        silences = self._silence.look(
             {look.global_rank: beats_ns[look.global_rank] for look in ranks if look.state in alive},
             {rank: start.time_ns for rank, start in starts.items()},
         )
@@ -80,8 +155,8 @@ class Sampler:
             share = None
             if pid in usages and pid in self._before and now_s > self._before_s:
                 share = max(0.0, usages[pid].cpu_s - self._before[pid].cpu_s) / (now_s - self._before_s)
-            written_ns = self.silences.written_ns.get(rank)
-            silent_s = self.silences.silent_s.get(rank) if rank in running else None
+            written_ns = silences.written_ns.get(rank)
+            silent_s = silences.silent_s.get(rank) if rank in running else None
             rows.append(Row(look, rank in slow, figures[rank], usages.get(pid), share, written_ns, silent_s))
         self._before, self._before_s = usages, now_s
         self.steps = self._metrics.look()

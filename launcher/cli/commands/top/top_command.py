@@ -5,21 +5,26 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
-from launcher.cli.commands.top.sampler import Sampler
-from launcher.cli.commands.top.screen import columns_at, to_screen
+from launcher.cli.commands.top.sampler import Row, Sampler
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, progress_regex_option
 from launcher.cli.options.types import Seconds
+from launcher.cli.text.columns import duration, number, size
 from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
+from launcher.cli.text.progress_text import about_silence
+from launcher.cli.text.rank_rows import Column, age_s, group_key, listed, most, same
 from launcher.cli.text.rank_view import RankView
-from launcher.cli.text.stdout import write_out
-from launcher.cli.text.style import screen_of
+from launcher.cli.text.run_text import describe_run, printed_figures, scheduler_text, shown_name
+from launcher.cli.text.stdout import as_argument, write_out
+from launcher.cli.text.style import PLAIN, Screen, screen_of
+from launcher.runs.status import RankState, RunState
 
 EPILOG = """\b
 Examples:
@@ -47,6 +52,9 @@ Exit codes: 0 the run has ended, or you pressed q; 130 Ctrl-C; 2 wrong usage, or
 RESIZED_WITHIN_S = 0.25  # maximum delay of a redraw after the terminal is resized
 SAMPLE_S = 0.3  # between the two samples of a single table
 PLAIN_COLUMNS = 120
+RIGHT = frozenset({"RANK", "STEP", "LOSS", "TOKENS/S", "CPU", "RSS", "DEVICE", "BEAT", "WRITTEN"})
+GIVING_WAY = ("DEVICE", "BEAT", "RSS", "CPU", "TOKENS/S", "WRITTEN", "LOSS", "STEP")
+LINES_AROUND = 4  # title, table header, keys, and the cursor's line
 
 
 @click.command(
@@ -117,3 +125,84 @@ def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[]
             before = shutil.get_terminal_size()
             redraw()
     return False
+
+
+def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
+    """Return the columns for a sample taken at `looked_ns` (wall clock)."""
+    return (
+        Column("RANK", lambda row: row.rank.global_rank, joined=listed),
+        Column("STATE", lambda row: row.state, joined=same),
+        Column("STEP", lambda row: row.figures.step, lambda step: number(step, "d")),
+        Column("LOSS", lambda row: row.figures.loss, lambda loss: number(loss, ".4f")),
+        Column("TOKENS/S", lambda row: row.figures.tokens_per_s, lambda speed: number(speed, ",.0f")),
+        Column("CPU", lambda row: row.cpu_share, lambda share: number(share, ".0%")),
+        Column("RSS", lambda row: row.usage.rss_bytes if row.usage else None, size, most),
+        Column(
+            "DEVICE", lambda row: beat.beat.device_memory_bytes if (beat := row.figures.heartbeat) else None, size, most
+        ),
+        Column(
+            "BEAT",
+            lambda row: age_s(beat.time_ns, looked_ns) if (beat := row.figures.heartbeat) else None,
+            duration,
+            most,
+        ),
+        Column("WRITTEN", lambda row: age_s(row.written_ns, looked_ns), duration, most),
+    )
+
+
+def row_group_key(rows: list[Row]) -> Callable[[Row], Hashable]:
+    """Return a function from a row to its group. Only running ranks are compared by step."""
+    return group_key(
+        rows,
+        state=lambda row: row.state,
+        step=lambda row: row.figures.compared_step if row.rank.state is RankState.RUNNING else None,
+        loss=lambda row: row.figures.loss,
+    )
+
+
+def to_screen(
+    state: RunState,
+    rows: list[Row],
+    measured: list[str],
+    width: int,
+    height: int | None = None,
+    *,
+    view: RankView | None = None,
+    look: Screen = PLAIN,
+) -> Group:
+    """Return the run's state, its recent metrics and as many rows as fit, with the keys below.
+
+    Without `height`, all rows are returned. Each rank has a row unless `view` groups them.
+    """
+    view, columns = view or RankView(), columns_at(state.looked_ns)
+    title = f"{shown_name(state)}: {look.description(describe_run(state))}{how_many_run(state, len(rows))}"
+    said = [*printed_figures({row.rank.global_rank: row.figures for row in rows})]
+    if silent_s := {row.rank.global_rank: row.silent_s for row in rows if row.silent_s is not None}:
+        running = sum(row.rank.state is RankState.RUNNING for row in rows)
+        said += about_silence(silent_s, running, as_argument(state.run_dir))
+    if scheduler := scheduler_text(state):
+        # The command is on a separate line, so that narrow terminals do not cut it.
+        said += [
+            f"MindSpore's scheduler: {scheduler}; its log:",
+            f"  tlaunch logs {as_argument(state.run_dir)} --scheduler",
+        ]
+    most_rows = None if height is None else height - LINES_AROUND - len(measured) - len(said)
+    if most_rows is not None and most_rows < 1:  # ranks are more important
+        measured, said, most_rows = [], [], max(1, most_rows + len(measured) + len(said))
+    # Empty columns, such as BEAT without heartbeats, are dropped first.
+    empty = {column.name for column in columns if all(column.value(row) is None for row in rows)}
+    giving_way = [(name, 0) for name in sorted(GIVING_WAY, key=lambda name: name not in empty)]
+    table = view.lines(
+        rows, columns, row_group_key(rows), width, most_rows, giving_way=giving_way, right=RIGHT, paint={"STATE": look.state}
+    )  # fmt: skip
+    shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
+    if height is not None:
+        shown = [*shown[: height - 3], view.foot(columns, width)]
+    lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
+    whole = height is None  # on a screen of limited height, a wrapped line would not fit
+    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+
+
+def how_many_run(state: RunState, rank_count: int) -> str:
+    """Return "; 3 of 4 ranks running", or "" for a run without an agent, because only agents know it."""
+    return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"
