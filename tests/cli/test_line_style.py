@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.text.line_style import LineStyle, painted
+from launcher.cli.text.log_format import LineStyle, painted
 from launcher.cli.text.style import ERROR, MATCH, screen_of
 from launcher.logs.select import Matcher
 from launcher.logs.terminal import without_colours

@@ -128,7 +128,7 @@ explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE, True
 
 def _settings_text(options: RunOptions, layout: Layout, *, as_json: bool) -> str:
     # only --settings needs it
-    from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
+    from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
 
     found = effective_settings(options, layout)
     if not as_json:

@@ -11,10 +11,9 @@ from typing import Any
 import click
 
 from launcher.cli.options.completion import complete_runs_or_files
-from launcher.cli.options.decoding import decoding_of, decoding_options
+from launcher.cli.options.decoding import decoding_options
 from launcher.cli.options.run import runs_dir_option
-from launcher.cli.training.model_choice import translation_model
-from launcher.cli.training.translators import run_translator
+from launcher.cli.training.translators import Decoding, run_translator, translation_model
 from launcher.core.errors import EXIT_OK, UnreadableError
 from launcher.core.run_dir import LATEST
 
@@ -51,7 +50,7 @@ def translate(*, model: str, runs_dir: Path, **decoding: Any) -> int:
         )
     with translation_model(runs_dir, model) as (directory, called):
         run_translator(
-            directory, decoding_of(**decoding), "--name", called,
+            directory, Decoding(**decoding), "--name", called,
             stdin=None, output=sys.stdout.fileno(), total_bytes=_size_of_stdin(),
         )  # fmt: skip
     return EXIT_OK

@@ -43,7 +43,9 @@ def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | 
 
         return missing_for_trainer()
     on_stdin = None if has_stdin else _program_on_stdin(program)
-    fault = _missing_program(program) or on_stdin or _missing_target(program) or _wrong_syntax(program)
+    missing = {"module": _missing_module, "script": _missing_script}.get(program.kind)
+    target_fault = None if missing is None else missing(program)
+    fault = _missing_program(program) or on_stdin or target_fault or _wrong_syntax(program)
     if fault is not None and fault.hint is not None and MASK in fault.hint:
         fault.hint = f"{fault.hint} (fill in the masked values)"
     return fault
@@ -94,22 +96,17 @@ def _no_program(program: Program, search: str) -> UnreadableError | None:
     operators = " ".join(word if _SHELL_OPERATOR.fullmatch(word) else shell_word(word) for word in rest)
     by_shell = f"start a shell: -- bash -c {shell_word(f'{name} {operators}'.strip())}"
     if _ASSIGNMENT.match(name) and not (is_command and _SHELL_SIGNS.search(name)):
-        before_dashes = _before_dashes([*words, *rest] if is_command else [name, *rest])
+        moved = [*words, *rest] if is_command else [name, *rest]
+        count = next((at for at, word in enumerate(moved) if not _ASSIGNMENT.match(word)), len(moved))
+        given = " ".join(f"--env {shell_word(word)}" for word in moved[:count])
         message = f"{name} sets a variable, which needs a shell, but COMMAND is started without one"
-        return UnreadableError(message, hint=f"use --env: {before_dashes}")
+        return UnreadableError(message, hint=f"use --env: {given} -- {shell_words(moved[count:]) or 'PROGRAM'}")
     if name in _SHELL_COMMANDS:
         return UnreadableError(f"{name} is a shell command, but COMMAND is started without a shell", hint=by_shell)
     if words == [name] or not is_command or os.path.exists(program.cwd / name):  # noqa: PTH110 - as above
         return None
     hint = by_shell if _SHELL_SIGNS.search(name) else f"remove the quotes: -- {shell_words((*words, *rest))}"
     return UnreadableError(f"{name}: the first word of COMMAND is a complete command, not a program", hint=hint)
-
-
-def _before_dashes(words: Sequence[str]) -> str:
-    """Return the words with variables as --env options, and the program after `--`."""
-    count = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-    given = " ".join(f"--env {shell_word(word)}" for word in words[:count])
-    return f"{given} -- {shell_words(words[count:]) or 'PROGRAM'}"
 
 
 def _programs_on(search: str) -> Iterator[str]:
@@ -135,13 +132,6 @@ def _without_interpreter(program: Program, found: str, interpreter: str) -> Unre
     if " " in interpreter:  # the kernel passes everything after `env` as one word
         hint = f"use -S to pass options to an interpreter: #!/usr/bin/env -S {interpreter}"
     return UnreadableError(f"{name}: its #! line names {interpreter}, which does not exist", hint=hint)
-
-
-def _missing_target(program: Program) -> UnreadableError | None:
-    """Return the error for a missing script or module of a Python command."""
-    if program.kind == "module":
-        return _missing_module(program)
-    return _missing_script(program) if program.kind == "script" else None
 
 
 def _program_on_stdin(program: Program) -> UnreadableError | None:
@@ -170,10 +160,8 @@ def stdin_notes() -> Iterator[str]:
 def _missing_script(program: Program) -> UnreadableError | None:
     script = program.cwd / program.target
     if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - Path.is_dir raises for long names
-        hint = f"name a script in it: -- python {program.target.rstrip('/')}/train.py"
-        return UnreadableError(
-            f"{program.target} is a directory without a __main__.py, so ranks cannot run it", hint=hint
-        )
+        message = f"{program.target} is a directory without a __main__.py, so ranks cannot run it"
+        return UnreadableError(message, hint=f"name a script in it: -- python {program.target.rstrip('/')}/train.py")
     try:
         script.stat()
     except OSError as error:

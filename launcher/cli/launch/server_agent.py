@@ -31,8 +31,23 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     `place` is the position of this process if the engine starts a process for each rank. `until` is the deadline to join,
     on the monotonic clock.
     """
-    members, trouble = (None, None) if place is None else _members(place, endpoint)
-    membership = join(endpoint, _info(engine_rank, place), until, lambda _why: None)
+    members: MpiProxies | None = None  # the engine's processes on this server
+    trouble: TlaunchError | None = None  # reported by the coordinator
+    if place is not None:
+        try:
+            members = open_endpoint(place, endpoint.token)
+            gather(members)
+        except TlaunchError as error:
+            members, trouble = None, error
+    host = read_host()
+    number = None if engine_rank is None else engine_rank.global_rank
+    info = AgentInfo(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=os.environ.get(env.TLAUNCH_SERVER),
+        index=number if place is None else place.server_index,
+    )
+    membership = join(endpoint, info, until, lambda _why: None)
     if is_examination(membership):
         from launcher.cluster.probe_server import serve_probes  # only for `tlaunch doctor`
 
@@ -62,35 +77,12 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
         report_freed_in_background(membership.address, endpoint.token, membership.nonce, limit_s)
 
 
-def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
-    """Return the engine's processes on this server, or the error that the coordinator will report."""
-    try:
-        members = open_endpoint(place, endpoint.token)
-        gather(members)
-    except TlaunchError as error:
-        return None, error
-    return members, None
-
-
-def _info(engine_rank: EngineRank | None, place: ProcessPlace | None) -> AgentInfo:
-    """Return the information that identifies this server to the coordinator."""
-    host = read_host()
-    number = None if engine_rank is None else engine_rank.global_rank
-    return AgentInfo(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=os.environ.get(env.TLAUNCH_SERVER),
-        index=number if place is None else place.server_index,
-    )
-
-
 def _check_place(
     request: Request, place: ProcessPlace | None, server_index: int, trouble: TlaunchError | None
 ) -> Mapping[str, str]:
     """Return extra variables for the ranks' MPI library on this server.
 
-    Raises:
-        TlaunchError: the engine's processes do not match the rank table, or their MPI library is incompatible.
+    Raises a TlaunchError if the engine's processes do not match the rank table, or their MPI library is incompatible.
     """
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     if place is not None:

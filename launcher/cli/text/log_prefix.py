@@ -52,7 +52,6 @@ class Prefixes:
         return self._screen.paint(text, OF_RANKS[global_rank % len(OF_RANKS)])
 
     def _fields_in(self, attempt: int | None) -> Mapping[int, Fields]:
-        """Return the fields of prefixes in an attempt, by global rank."""
         if self._places_of is None:
             return self._fields
         places = self._places_of(attempt)

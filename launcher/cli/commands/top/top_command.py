@@ -16,8 +16,7 @@ from launcher.cli.commands.top.sampler import Sampler
 from launcher.cli.commands.top.screen import columns_at, to_screen
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, progress_regex_option
 from launcher.cli.options.types import Seconds
-from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
-from launcher.cli.text.rank_view import RankView
+from launcher.cli.text.rank_view import QUIT, RankView, keys_of_terminal, pressed
 from launcher.cli.text.stdout import write_out
 from launcher.cli.text.style import screen_of
 
