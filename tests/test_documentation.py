@@ -13,7 +13,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "la
 
 
 def anchors(page):
-    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
@@ -32,7 +31,6 @@ def test_links_lead_to_files_and_headings(page):
 
 
 def test_the_page_of_commands_has_a_section_for_each():
-    """Filled from the commands themselves when the site is built."""
     made = runpy.run_path(str(ROOT / "scripts" / "command_pages.py"))
     text = "\n".join(made["sections"]("tlaunch", made["tlaunch"], None))
     assert [

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module", name="installed")
 def _installed(tmp_path_factory):
-    """A directory into which the wheel was unpacked, as an installer does."""
     directory = tmp_path_factory.mktemp("wheel")
     built = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", directory]
     subprocess.run(built, cwd=ROOT, check=True, capture_output=True)
@@ -23,7 +22,6 @@ def _installed(tmp_path_factory):
 
 
 def python(installed, *arguments):
-    """Run Python away from the checkout, with the unpacked wheel first on its path."""
     program = f"import sys; sys.path.insert(0, {str(installed)!r}); {arguments[0]}"
     command = [sys.executable, "-c", program, *map(str, arguments[1:])]
     return subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False)
@@ -34,7 +32,6 @@ def python(installed, *arguments):
     [("rank_tables", "rank_table_8pcs.json"), ("templates", "transformer.toml"), ("templates", "render/bash.sh.j2")],
 )
 def test_data_is_found_from_an_installed_copy(installed, name, file):
-    """Sample tables and templates come with the wheel and are found inside it."""
     done = python(installed, f"from launcher.core.resources import data_dir; print(data_dir({name!r}))")
     assert done.stdout.strip() == str(installed / "launcher" / "_data" / name), done.stderr
     assert (installed / "launcher" / "_data" / name / file).read_bytes() == (ROOT / name / file).read_bytes()
@@ -53,7 +50,6 @@ def test_the_readme_command_works_from_an_installed_copy(installed):
 
 
 def test_the_built_in_corpus_comes_with_the_wheel(installed, tmp_path):
-    """It is unpacked from an installed copy."""
     done = python(
         installed,
         "from pathlib import Path; from launcher.corpus.sample import write_sample; print(write_sample(Path(sys.argv[1]))[0])",

@@ -22,8 +22,6 @@ assert launcher.NAME == "mine", launcher
 
 @pytest.fixture(name="python")
 def _python(tmp_path):
-    """Run a program in a directory of its own, as a rank."""
-
     def run(code, **variables):
         (tmp_path / "train.py").write_text(code)
         rank = {"TLAUNCH_HEARTBEAT_FILE": str(tmp_path / "heartbeat"), "TLAUNCH_RUN_DIR": str(tmp_path)}

@@ -23,8 +23,6 @@ SPELT = "'walked' + ' value'"  # in programs under test, so that their source do
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk: its section's heading, the limit of files outside `core`, and the fields of walk.json (see the tracer)."""
-
     heading: str
     max_files: int
     marker: str = ""

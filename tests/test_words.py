@@ -51,7 +51,6 @@ def sentences(text):
 
 @cache
 def modules():
-    """Return the syntax tree of every module, by path."""
     paths = sorted((ROOT / "launcher").rglob("*.py"))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 

@@ -70,7 +70,6 @@ def start(log, wish, **options):
 
 
 def child_of(log, wait_until):
-    """Its pid, once it has said it."""
     said = wait_until(lambda: log.exists() and "child" in log.read_text() and log.read_text(), "the child's word")
     return int(said.split()[4])
 
@@ -102,7 +101,6 @@ def test_a_start_that_fails_is_told(log, wish, code):
 
 
 def test_closing_the_terminal_does_not_reach_it(log, wait_until):
-    """The hangup ends a process of the terminal's session, and not the detached one."""
     leader, follower = pty.openpty()
     driver = [sys.executable, "-c", DRIVER, log, "start"]
     shell = subprocess.Popen(
@@ -144,7 +142,6 @@ def test_a_hangup_that_is_ignored_ends_nothing(log, wait_until):
 
 
 def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
-    """Nobody listens to its word any more, and that is no harm."""
     process = start(log, "wait")
     child = child_of(log, wait_until)
     process.kill()
@@ -156,7 +153,6 @@ def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
 
 
 def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
-    """`run --detach` gives the name; status, stop and console.log belong to it from then on."""
     done = launcher.run("run", "--detach", "--devices", 2, "--", "sh", "-c", "echo ready; exec sleep 1000", code=0)
     name = done.stdout.strip()
     run_dir = launcher.wait_ready(2)

@@ -16,7 +16,6 @@ from .test_chosen_run import make_failed
 
 @pytest.fixture
 def places(launcher, monkeypatch):
-    """A directory without runs, and two that a run was begun in: one with `20260101-000000-mine`, one with `-other`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     for place, name in (("one", "20260101-000000-mine"), ("two", "20260102-000000-other")):
         (launcher.directory / place).mkdir()
@@ -27,8 +26,6 @@ def places(launcher, monkeypatch):
 
 
 class Places:
-    """Commands in one of the directories."""
-
     def __init__(self, launcher, env):
         self.launcher, self.env = launcher, env
 
@@ -49,7 +46,6 @@ def test_a_run_notes_where_it_was_begun(places):
 
 
 def test_a_run_is_found_by_name_from_anywhere(places):
-    """By its --name, or its beginning, with a note that says where; a directory with such a run comes first."""
     for reference in ("mine", "20260101", "20260101-000000-mine"):
         done = places.call("none", "status", reference, code=0)
         assert "20260101-000000-mine" in done.stdout

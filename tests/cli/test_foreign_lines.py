@@ -102,7 +102,6 @@ def test_several_servers_need_a_rank_table(line):
 
 
 def test_what_mpirun_starts_from_one_machine_is_started_so_here():
-    """With a variable of this shell for all servers."""
     found = translated("-H h1,h2 -x A -x B=2 python a.py")
     assert found.run == "tlaunch run --engine mpi --rank-table table.json --env A --env B=2 -- python a.py"
     assert not any("every server" in note for note in found.notes)
@@ -132,14 +131,12 @@ def test_ranks_on_the_nodes_of_slurm_are_started_by_it():
 
 
 def test_slots_of_a_file_that_get_no_rank_stay_idle():
-    """The first ones are used; what tlaunch's layout says leads."""
     found = translated("-np 4 --hostfile hosts a.py")
     assert found.run.endswith("--rank-table table.json --dp 4 --allow-idle-devices -- python a.py")
     assert translated("-N 4 --hostfile hosts a.py").notes == ("each server must have 4 slots in hosts",)
 
 
 def test_a_port_at_which_servers_meet_is_kept():
-    """Where they are started by hand; an engine's agents are told a free one."""
     line = "--nnodes 2 --rdzv-endpoint {} {} a.py"
     assert "--coordinator-port 29400" in translated(line.format("h1:29400", "")).run
     assert "--coordinator-port 29400" in translated(line.format("[fe80::1]:29400", "")).run

@@ -65,7 +65,6 @@ def test_nothing_but_colours_is_added(text, lengths):
      ({"NO_COLOR": "1"}, True, True), ({"FORCE_COLOR": "1"}, False, False)],
 )  # fmt: skip
 def test_who_decides_on_colours(monkeypatch, tmp_path, variables, wanted, expected):
-    """The option, then NO_COLOR, then FORCE_COLOR, for what is no terminal."""
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.setenv(name, variables.get(name, ""))
     with (tmp_path / "x").open("w") as stream:
@@ -77,7 +76,6 @@ LOGS = ["loss 1\nWARNING: slow\n", "loss 2\nend\n"]
 
 @pytest.mark.parametrize("options", [(), ("--merge",), ("-n", "9"), ("--collapse",)])
 def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, options):  # noqa: F811
-    """Two ranks have two; without them the same text is left, and NO_COLOR leaves none."""
     recorded(LOGS)
     plain = launcher.call("logs", *options).stdout
     shown = launcher.seen("logs", *options, "-H", "LOSS", "-i")
@@ -93,7 +91,6 @@ def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, option
 
 
 def test_what_grep_finds_is_marked_too(recorded, launcher):  # noqa: F811
-    """And nothing that is highlighted counts as found."""
     recorded(LOGS)
     assert launcher.seen("logs", "--grep", "slow").count(ON) == 1
     assert launcher.call("logs", "--grep", "nothing", "-H", "loss").returncode == 1

@@ -78,7 +78,6 @@ def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
 
 @pytest.mark.parametrize(("target", "short_help"), [*COMMANDS, *TABLE_COMMANDS.values(), *CKPT_COMMANDS.values()])
 def test_table_says_what_the_command_says(target, short_help):
-    """The one-line help in the table is the command's own."""
     module, _, attribute = target.partition(":")
     assert getattr(importlib.import_module(module), attribute).get_short_help_str(200) == short_help
 
@@ -92,7 +91,6 @@ def test_exit_codes_are_in_both_helps(launcher):
 
 
 def raising(error):
-    """The work of a command that raises this."""
     command = cli.click.Command("x", callback=lambda: (_ for _ in ()).throw(error))
     return lambda: command.main([], prog_name="tlaunch", standalone_mode=False)
 
@@ -104,7 +102,6 @@ def raising(error):
     (raising(OSError(28, "No space left on device")), 1, "error: No space left on device\n"),
 ], ids=["refused", "of a file", "of no file"])  # fmt: skip
 def test_errors_go_to_stderr_with_their_exit_code(capsys, work, code, told):
-    """One that nobody foresaw gives no traceback."""
     assert cli._exit_code_of(work) == code
     assert capsys.readouterr().err == told
 
@@ -148,7 +145,6 @@ os.fsync = stop
     [("convert t.json --to v1.2 --output new.json", signal.SIGTERM, 143), ("fix t.json --write", signal.SIGHUP, 129)],
 )
 def test_a_command_that_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, typed, number, code):  # noqa: PLR0917
-    """Ended while a file is half written, a command leaves the files as they were, and none of its own."""
     directory = launcher.directory
     code_dir = launcher.write("code/sitecustomize.py", STOPS_AT_FSYNC).parent
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"server_count": "1"', '"server_count": "+1"')
@@ -183,7 +179,6 @@ def test_a_signal_while_modules_are_imported_ends_it_quietly(launcher, name, cod
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(launcher, wait_until):
-    """Under nohup a command lives on; a request to end still ends it."""
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *launcher.argv("table", "fix", "-", "--write")]
     process = launcher.begin(ignoring, stdin=subprocess.PIPE)
     caught = Path(f"/proc/{process.pid}/status")

@@ -24,14 +24,11 @@ PROGRAM = PROGRAMS / "meets_at_scheduler.py"
 
 
 def through_shell(*words):
-    """A command that starts that program by a shell, so that it is its own scheduler."""
     return ("sh", "-c", 'exec "$0" "$@"', sys.executable, PROGRAM, *words)
 
 
 @pytest.fixture
 def met(launcher):
-    """Run ranks that meet at a scheduler, to the end."""
-
     def run(*words, options=(), **more):
         command = through_shell(*words)
         return launcher.run("run", "--devices", 3, "--grace", 5, *CLUSTER, *options, "--", *command, **more)
@@ -74,7 +71,6 @@ def test_every_attempt_has_a_scheduler_of_its_own_at_a_port_of_its_own(launcher,
 
 
 def test_its_log_tells_attempts_apart_and_is_shown_alone(launcher, met):
-    """By `logs --scheduler`, also while the run goes on; without that none of it is mixed in."""
     met("raises-once", options=("--max-restarts", 1), code=0)
     said = "scheduler of 3, node None\n"
     assert launcher.call("logs", "--scheduler", code=0).stdout == f"{said}--- attempt 1 ---\n{said}"
@@ -218,7 +214,6 @@ def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, numb
 
 
 def variables(launcher, *options, files=(), command=("python", "train.py"), code=0, env=None):
-    """Of rank 1, as a dry run shows them, and what is said beside."""
     for name, text in files:
         launcher.write(name, text)
     return launcher.call("run", "--dry-run", "--json", "--devices", 2, *options, "--", *command, code=code, env=env)
@@ -283,7 +278,6 @@ def test_what_is_refused(launcher, options, command, snapshot):
 
 
 def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
-    """By MindSpore's own words, and what to type."""
     words = "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which"
     launcher.write("train.py", f"raise RuntimeError({words!r})\n")
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "python train.py; exit $?", code=1)
@@ -295,7 +289,6 @@ def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
 
 @pytest.mark.parametrize(("words", "code"), [(("late",), 0), (("raises",), 1), (("scheduler-killed",), 137)])
 def test_a_rendered_script_has_a_scheduler_of_its_own(launcher, words, code):
-    """Ranks meet at it, its failure ends them, and it ends with them."""
     command = through_shell(*words)
     launcher.call("render", "bash", "--devices", 3, "--grace", 5, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
     done = launcher.ended(["bash", "run.sh"], start_new_session=True, code=code)
@@ -306,7 +299,6 @@ def test_a_rendered_script_has_a_scheduler_of_its_own(launcher, words, code):
 
 
 def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
-    """Which lives until the ranks of the other one have left."""
     table = table_of({"127.0.0.1": range(2), "127.0.0.2": range(2, 4)})
     command = through_shell("late")
     options = ("--rank-table", table, *CLUSTER, "--master-port", free_port(), "-o", "run.sh")
@@ -319,7 +311,6 @@ def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
 
 @pytest.mark.parametrize("kind", ["mpirun", "slurm"])
 def test_other_job_files_hand_on_what_is_chosen(launcher, kind):
-    """And nothing where it is left to the program."""
     launcher.write("train.py", SOURCE)
     options = ("--devices", 2, "--nodes", 1) if kind == "slurm" else ("--devices", 2)
     texts = [

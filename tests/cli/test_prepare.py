@@ -14,8 +14,6 @@ NOTE = "note: starting one rank, because neither --devices nor --rank-table is g
 
 @pytest.fixture
 def devices(tmp_path):
-    """A /dev with so many devices of a kind, and what is none."""
-
     def make(kind, count):
         for name in (*(f"{kind}{number}" for number in range(count)), "nvidiactl", "davinci_manager", "null"):
             (tmp_path / name).touch()
@@ -63,7 +61,6 @@ def test_a_launcher_within_the_launcher_is_noted(launcher):
 
 
 def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
-    """Before anything starts; the run goes on."""
     cut = ("run", "--dry-run", "--devices", "2", "--pp", "2", "--micro-batches", "4", "--set")
     noted = launcher.call(*cut, "parallel.stages=[0,4]", code=0).stderr
     assert "warning: parallel.stages = [0, 4]: ranks are predicted to wait for" in noted
@@ -75,7 +72,6 @@ def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
     [((), 0), (("--profile",), 5), (("--profile", "--set", "train.profile_steps=2"), 2)],
 )
 def test_a_profile_is_a_setting_of_the_trainer(launcher, given, chosen):
-    """Of five steps, unless another number is set."""
     argv = json.loads(launcher.call("run", "--dry-run", "--json", *given, code=0).stdout)["ranks"][0]["argv"]
     words = argv[argv.index("launcher.trainer") + 1 :]
     settings = [word for option, word in pairwise(words) if option == "--set"]

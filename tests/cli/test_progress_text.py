@@ -30,7 +30,6 @@ def _run_dir(tmp_path, monkeypatch):
 
 @pytest.fixture(name="told")
 def _told(run_dir):
-    """Gives a function: what is told after a beat of rank 0 at a second of the clock."""
     path = run_dir.heartbeat(0)
 
     def tell(text, second, **values):
@@ -153,7 +152,6 @@ def test_samples_are_counted_anew_in_each_epoch(run_dir, monkeypatch, form, epoc
 
 
 def test_a_rank_that_stays_behind_is_named(run_dir):
-    """Not one that is a step behind, nor one that is seen so once."""
     text = ProgressText(run_dir, on_terminal=True)
     for rank in range(RANKS):
         write(run_dir, rank, f"step {10 - (rank == 3)} loss 1\n")
@@ -232,7 +230,6 @@ def test_of_a_program_that_says_nothing_the_directory_is_told():
 
 
 def test_a_rank_that_is_silent_alone_is_named(run_dir):
-    """Unless it has ended; where all are silent, nothing is said of one."""
     text = ProgressText(run_dir, on_terminal=True)
     for rank in range(RANKS):
         write(run_dir, rank, "here\n")

@@ -31,7 +31,6 @@ def options_of(launcher, *typed, **options):
 
 
 def test_a_file_gives_options(launcher):
-    """To every command those of its table, and the directory of runs to all; a dry run says which, secrets masked."""
     launcher.write("tlaunch.toml", FILE)
     options, told = options_of(launcher)
     assert options == {
@@ -68,7 +67,6 @@ def test_a_person_has_the_last_word(launcher, sample_tables):
 
 
 def test_a_file_may_be_ignored(launcher):
-    """By an option of tlaunch, and by a variable."""
     launcher.write("tlaunch.toml", "[run]\ndevices = ")
     assert launcher.call("run", "--dry-run", "--", "true").returncode == 2
     launcher.call("--no-config", "run", "--dry-run", "--", "true", code=0)
@@ -97,7 +95,6 @@ def test_the_file_of_a_repository_holds_below_its_root(launcher, name):
 @pytest.mark.parametrize("kept", ["{}", "{}/step-5", "{}-run", "{}-run/checkpoints/step-5"])
 @pytest.mark.parametrize("name", ["kept", "auto"])
 def test_a_checkpoint_is_looked_for_beside_the_file(launcher, kept, name):
-    """As other paths are: one, a directory of some, a run's directory."""
     kept = kept.format(name)
     for made in (f"{name}/step-5", f"{name}-run/checkpoints/step-5"):
         launcher.write(f"project/{made}/index.json", "{}")
@@ -120,7 +117,6 @@ def test_a_run_to_go_on_from_is_no_path(launcher):
 
 
 def resumed(launcher, cwd):
-    """What --resume is for a run from this directory of the project, as `defaults` of the file has it."""
     place = launcher.directory / "project" / cwd
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)

@@ -116,7 +116,6 @@ def test_a_null_byte_is_placed_at_its_line(launcher):
 
 
 def test_layouts_that_do_not_fit_end_with_3(launcher, sample_tables, snapshot):
-    """With those that do; so do tables of other machines, which a dry run shows."""
     assert launcher.refused(3, *lines_of(LAYOUTS.format(tables=sample_tables))) == snapshot
     table = sample_tables / "rank_table_16pcs.json"
     shown = launcher.call("run", "--rank-table", table, "--dry-run", "--json", "--", "true")
@@ -160,7 +159,6 @@ def test_taken_master_port_is_refused(launcher):
 
 
 def test_a_missing_torch_is_one_message_not_a_traceback_per_rank(launcher, monkeypatch):
-    """Where only the launcher is installed, the bundled trainer is refused before any rank."""
     monkeypatch.setitem(sys.modules, "torch", None)
     told = launcher.refused(2, "run --devices 2")
     assert ("'.[train]'" in told, told.count("\n! ")) == (True, 2)
@@ -183,14 +181,12 @@ def test_a_removed_working_directory_is_named(launcher, words):
 
 @pytest.mark.parametrize(("arguments", "code"), [(["--dp", "3"], 3), (["--no-such-option"], 2), (["--", "true"], 0)])
 def test_a_stderr_that_takes_nothing_does_not_change_the_exit_code(launcher, arguments, code):
-    """A full disk behind stderr costs the message, never the code."""
     buffered = {"PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("wb") as full:
         assert launcher.run("run", "--devices", 2, *arguments, stderr=full, env=buffered).returncode == code
 
 
 def test_a_table_cannot_add_lines_to_a_dry_run(launcher, sample_tables):
-    """A line break in a server's name stays inside the comment that shows it."""
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace("10.0.40.11", r"x\ntouch pwned")
     launcher.write("t.json", text)
     done = launcher.call("run", "--rank-table", "t.json", "--dry-run", "--", "true", code=0)

@@ -30,7 +30,6 @@ def command():
 
 
 def test_a_run_is_run_again(launcher, command):
-    """With the options and the program of its record, from any directory, beside the first; then with others in their place."""
     launcher.run("run", "-n", 2, "--env", "A=1", "--grace", 3, "--name", "mine", "--", *command, "x y", code=0)
     first, here = record(launcher), str(launcher.directory)
     (launcher.directory / "below").mkdir()
@@ -89,7 +88,6 @@ ODD_WORDS = ["caf\udce9.txt", "two\nlines", "\x1b[2J\r", "it's \x7f'", "\u202e\x
 
 
 def test_a_shell_gives_the_program_its_own_bytes(launcher):
-    """By the lines of all dry runs, in which nothing acts on the terminal."""
     launcher.write(
         "show.py", "import os, sys\nprint([os.fsencode(word) for word in sys.argv[1:]], ascii(os.environ['ODD']))\n"
     )
@@ -119,7 +117,6 @@ def test_secrets_have_to_be_given_again(launcher):
 
 
 def test_a_record_without_options_is_refused(launcher):
-    """As of an earlier version, or damaged."""
     acted_run.make(launcher.runs / "a", cwd="/")
     assert launcher.call("rerun", "a", code=2).stderr.count("error: ") == 1
     acted_run.make(launcher.runs / "b", cwd="/", options={"devices": "many"})
@@ -143,7 +140,6 @@ OPTIONS = RunOptions(
 
 
 def test_a_record_holds_what_is_not_the_default():
-    """All of it, and says as words what makes the same options again."""
     recorded = decode(RunOptions, json.loads(json.dumps(to_record(OPTIONS))))
     assert recorded == OPTIONS
     assert to_record(RunOptions(detach=True, dry_run=True)) == {}

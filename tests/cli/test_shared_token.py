@@ -12,8 +12,6 @@ DRAWN = "0123456789abcdef" * 2
 
 @pytest.fixture(name="places")
 def _places(tmp_path, monkeypatch):
-    """Gives a function for a server's directory of runs and home, which others may have too."""
-
     def at(runs, home):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / home))
         (tmp_path / runs).mkdir(exist_ok=True)
@@ -26,7 +24,6 @@ def _places(tmp_path, monkeypatch):
     ("runs", "home"), [("runs", "home"), ("own runs", "home"), ("runs", "own home")], ids=["all", "home", "runs"]
 )
 def test_servers_that_share_a_place_know_the_token(places, runs, home):
-    """At the first start and later ones, whichever server was the first before."""
     token = draw_token(places("runs", "home"), {})
     assert len(token) == 32
     assert token in known_tokens(places(runs, home), {})

@@ -137,7 +137,6 @@ def test_the_cause_stands_out_from_its_consequences():
     (["table", "fix", "table.json"], [f"{BOLD}--- table.json", f'{RED}-  "server_count"', f'{GREEN}+  "server_count"']),
 ], ids=lambda each: each[0])  # fmt: skip
 def test_colours_are_for_terminals_and_say_nothing_alone(launcher, command, coloured):
-    """Or for a pipe where they are asked for; the text is the same."""
     report = Report("a", 0, Cause.FAILED, 1, 1, 2, ())
     acted_run.make(launcher.runs / "a", failed_twice(verdict("Boom: no"), verdict("Boom: no")), report=report)
     launcher.write("table.json", BROKEN)
@@ -166,7 +165,6 @@ def test_colours_may_be_forced(launcher, value, coloured):
 
 @pytest.mark.parametrize("columns", ["abc", "-4", "0", "", "60"])
 def test_the_width_of_a_terminal_is_known_whatever_columns_says(monkeypatch, columns):
-    """What is no number of columns is passed over."""
     parent, child = os.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
     monkeypatch.setenv("COLUMNS", columns)
@@ -175,7 +173,6 @@ def test_the_width_of_a_terminal_is_known_whatever_columns_says(monkeypatch, col
 
 
 def steady(text):
-    """Without what goes on from one moment to the next."""
     return re.sub(r"[\d.]+ (ms|s|min|h|d)\b( [\d.]+ s)?", "<time>", " ".join(text.split()))
 
 

@@ -29,7 +29,6 @@ WAITS = ["print('ready', flush=True)", "time.sleep(1000)"]
 
 
 def started_ranks(launcher, count):
-    """The pids of so many ranks, in the order of their starts; nothing before the last of them."""
     pids = [event.pid for event in launcher.events(RankStarted)]
     return pids if len(pids) == count else []
 
@@ -47,7 +46,6 @@ def train_log(launcher, rank):
 
 
 def test_a_failed_attempt_is_tried_again_afresh(launcher):
-    """A new port, the attempt's number under both names, one log with a line between its parts, a verdict each."""
     program = python(
         "attempt = os.environ['TLAUNCH_ATTEMPT']",
         "assert attempt == os.environ['TORCHELASTIC_RESTART_COUNT']",
@@ -75,7 +73,6 @@ def test_a_port_that_the_user_chose_is_kept(launcher):
 
 
 def test_a_rank_that_makes_no_progress_hangs(launcher):
-    """Exit code 124; the living rank that kept the others waiting is named with its line."""
     done = launcher.run("run", "--devices", 2, "--hang-timeout", 1, "--grace", 1, "--", *python(*WAITS), code=124)
     assert launcher.report.cause is Cause.HUNG
     assert "no progress" in done.stderr
@@ -91,7 +88,6 @@ KEEPS_ALIVE = {
 @pytest.mark.parametrize("keeps", KEEPS_ALIVE.values(), ids=KEEPS_ALIVE)
 @pytest.mark.parametrize(("fails", "code"), [("raise ValueError('bad batch 17')", 1), ("sys.exit(3)", 3)])
 def test_a_rank_that_has_failed_and_does_not_exit_counts_as_failed(launcher, keeps, fails, code):
-    """After the grace period; its peers wait for it in vain."""
     program = python("if os.environ['RANK'] == '0': time.sleep(1000)", keeps, fails)
     launcher.run("run", "--devices", 2, "--grace", 0.5, "--", *program, code=code)
     (event,) = launcher.events(NotExiting)
@@ -145,7 +141,6 @@ def test_a_handled_exception_of_a_good_run_is_no_warning(launcher):
 
 
 def test_a_signal_that_was_forwarded_is_named_as_the_cause(launcher):
-    """And no rank; the exit code is that of the ranks."""
     process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000")
     process.send_signal(signal.SIGUSR2)
     assert process.wait(60) == 128 + signal.SIGUSR2
@@ -220,7 +215,6 @@ def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_un
 
 
 def test_a_run_whose_ranks_are_to_start_again_can_be_stopped(launcher, wait_until):
-    """The code of the failure stands; no restart follows; nothing is left."""
     program = python(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
         "os.environ['RANK'] == '0' or open('deaf', 'w').close()",
@@ -242,8 +236,6 @@ def test_a_run_whose_ranks_are_to_start_again_can_be_stopped(launcher, wait_unti
 
 @pytest.fixture
 def preloading(launcher):
-    """Gives a function that runs or starts Python statements on two ranks, with a module of this source preloaded."""
-
     def begin(how, source, *statements, options=()):
         launcher.write("one_module.py", source)
         words = ["run", "--devices", 2, *options, "--preload", "one_module", "--", *python(*statements)]
@@ -278,7 +270,6 @@ def test_ranks_are_forked_from_a_process_that_has_imported_everything(launcher, 
 
 
 def test_a_module_that_starts_threads_is_not_preloaded(launcher, preloading):
-    """Forking would lose its threads: one line says so, and every rank starts by itself."""
     source = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
     done = preloading(launcher.run, source, "import one_module, threading", "print(threading.active_count())")
     assert (done.returncode, done.stdout) == (0, "2\n")

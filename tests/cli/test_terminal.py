@@ -60,13 +60,10 @@ GOES_ON = 'import time\nfor n in range(10**9):\n    print("line", n, flush=True)
 
 
 def in_turn(name, *values):
-    """Each of these values in a terminal of one width or the other."""
     return pytest.mark.parametrize((name, "columns"), list(zip(values, cycle(WIDTHS), strict=False)), ids=str)
 
 
 class Screen:
-    """A shell in a terminal emulator of its own."""
-
     def __init__(self, launcher, columns):
         self._launcher = launcher
         launcher.write("tlaunch", f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n').chmod(0o755)
@@ -90,7 +87,6 @@ class Screen:
         return done.stdout
 
     def type(self, command):
-        """A command line, whose exit code will be shown as `code=...`."""
         self._tmux("send-keys", "-l", f"clear; {command}; echo code=$?")
         self._tmux("send-keys", "Enter")
 
@@ -101,7 +97,6 @@ class Screen:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def touch(self, *names):
-        """Make files for which the program waits."""
         for name in names:
             self._launcher.write(name)
 
@@ -113,11 +108,9 @@ class Screen:
         return [line.rstrip() for line in self._tmux("capture-pane", "-p", "-J", "-S", "-").splitlines()]
 
     def wait_for(self, pattern):
-        """Until a line begins so; that line."""
         return self.wait_until(lambda: [line for line in self.lines() if re.match(pattern, line)], pattern)[-1]
 
     def wait_until(self, condition, what):
-        """The first true value of `condition`."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := condition()):
             assert time.monotonic() < deadline, (what, self.rows())
@@ -125,7 +118,6 @@ class Screen:
         return found
 
     def ended(self):
-        """The exit code of the last command, once the next may be typed; and that the terminal is as before."""
         code = self.wait_for(r"code=\d").removeprefix("code=")
         self.wait_until(lambda: [row for row in self.rows() if row][-1:] == [">"], "a prompt")
         last = [row for row in self.rows() if row][-2:]
@@ -147,7 +139,6 @@ class Screen:
 
 @pytest.fixture
 def play(launcher):
-    """Gives a function that opens a terminal so wide, and types a command there, for which it writes program.py."""
     opened = []
 
     def start(program, columns, command):
@@ -162,7 +153,6 @@ def play(launcher):
 
 
 def loss_of(line, step):
-    """The smallest one of those ranks that `line` stands for, without the part that tells ranks apart."""
     return int(re.fullmatch(rf"step {step} loss (\d)\.0\d\d(\.\.\1\.0\d\d)?", line)[1])
 
 
@@ -184,7 +174,6 @@ def check_long_lines(lines):
     *("run --console all", "logs -f --collapse", "run"),
 )
 def test_every_line_of_every_rank_is_whole(launcher, play, columns, command):
-    """With its prefix, each once and in order, also where one rank says it alone; no log acts on the terminal."""
     terminal = play(HOSTILE, columns, commands(command))
     assert terminal.ended() == 0
     lines = terminal.lines()
@@ -367,7 +356,6 @@ while not os.path.exists("go"): time.sleep(0.01)
     *("run", "run --console collapse", "logs -f --merge", "logs -f"),
 )
 def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, columns, command):
-    """In one row at the foot, which does not blink; nothing of it is left in the end; a prompt likewise."""
     terminal = play(BAR, columns, commands(command))
     who = "" if command == "run" else r"\[0-3\]"
     bar = rf"{who} +\d+(\.\.\d+)?%.*/100 \[00:01"
@@ -465,7 +453,6 @@ def test_a_run_that_has_ended_says_what_comes_next(launcher, play, options, exit
 
 
 def test_ctrl_c_ends_a_run(launcher, play):
-    """Its ranks with it; it says so, in whole lines."""
     terminal = play(GOES_ON, 80, "tlaunch run --console status --devices 4 -- python program.py")
     terminal.wait_for("4 ranks for ")
     launcher.wait_ready(4, "line 0")

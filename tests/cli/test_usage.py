@@ -39,7 +39,6 @@ render bash --devices 2 --; doctor --
 
 
 def test_wrong_usage_is_an_error_with_a_hint(launcher, snapshot):
-    """The exit code is 2, and nothing of another voice is said; an empty name means nothing that is there."""
     launcher.write("run.json", "{}")
     told = launcher.refused(2, *typed_lines(WRONG), [r"a\b"], ["a\nb"], ["data", "a\tb"])
     assert told.count("! error: ") == len(typed_lines(WRONG)) + 3
@@ -47,13 +46,11 @@ def test_wrong_usage_is_an_error_with_a_hint(launcher, snapshot):
 
 
 def test_a_whole_line_of_another_launcher_is_answered_by_one_of_tlaunch(launcher, snapshot):
-    """All of its options at once, and what is quoted can be copied."""
     told = launcher.refused(2, *typed_lines(WHOLE_LINES))
     assert told == snapshot
 
 
 def test_the_quoted_lines_work(launcher):
-    """They are typed into a shell as they stand, with names that a shell would take apart."""
     launcher.write("my train.py")
     typed = ["run", "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--log-dir", "my runs"]
     told = launcher.call(*typed, "my train.py", "a b", code=2).stderr

@@ -8,7 +8,6 @@ FAILS = (sys.executable, "-c", "print('begun'); raise SystemExit(7)")
 
 
 def test_a_quiet_run_that_ends_well_says_nothing(launcher):
-    """Neither of notes nor of its ranks, whose logs are as ever; in the background its name alone."""
     done = launcher.run("run", "-q", "--", "echo", "hello", code=0)
     assert (done.stdout, done.stderr) == ("", "")
     assert (launcher.latest / "device0" / "train.log").read_text() == "hello\n"
@@ -19,7 +18,6 @@ def test_a_quiet_run_that_ends_well_says_nothing(launcher):
 
 
 def test_a_quiet_run_that_fails_says_why(launcher):
-    """The verdict of every attempt, and errors before the start; what a person asks for is shown."""
     done = launcher.run("run", "-q", "-n", 1, "--max-restarts", 1, "--", *FAILS, code=7)
     assert done.stdout == ""
     assert [line.split(",")[0] for line in done.stderr.splitlines() if "exit code 7" in line] == [
@@ -39,7 +37,6 @@ def test_a_quiet_run_that_fails_says_why(launcher):
     (["-n", 1, "--", "echo", "--password", "hunter2"], {"program": "******"}),
 ])  # fmt: skip
 def test_a_verbose_run_says_what_was_decided(launcher, typed, expected):
-    """Before ranks start, and as well where none is started; secrets are masked."""
     launcher.write("tlaunch.toml", "[run]\ngrace = 3\n")
     for done in (launcher.run("run", "-v", *typed, code=0), launcher.call("run", "-v", "--dry-run", *typed, code=0)):
         told = {line.partition(" ")[0].partition(":")[0]: line for line in done.stderr.splitlines()}

@@ -65,7 +65,6 @@ def test_servers_between_which_large_packets_are_lost_stand_in_the_headline():
 
 
 def test_verdicts(snapshot):
-    """The culprit comes first; those that followed alike share a line; numbers in messages make no difference."""
     other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)
     alone = Verdict(None, Confidence.UNSURE, "nobody stands out", (followed(0, 1),))
     many = tuple(Failure(rank, Role.CONSEQUENCE, "x" * (rank + 1), "r") for rank in range(12))
@@ -113,7 +112,6 @@ def test_the_full_stop_of_a_message_does_not_stand_before_its_place(what, where,
 
 
 def lines_full_of(text, *others):
-    """The headline and all lines of a verdict in which every text is this one."""
     failure = Failure(0, Role.CAUSE, text, text, 1, text, 1, text)
     groups = (StackGroup((0,), text, (text,)), StackGroup((1, 2), text))
     verdict = Verdict(0, Confidence.CERTAIN, text, (failure, *others), groups)
@@ -185,7 +183,6 @@ def test_the_line_of_the_users_program_is_found_in_a_group_of_exceptions():
 
 
 def test_how_a_process_ended():
-    """The codes of shells are explained; ranks are listed in order."""
     words = {0: "exit code 0", 7: "exit code 7", -9: "SIGKILL (signal 9)", -77: "signal 77"}
     words |= {137: "exit code 137 (128 + SIGKILL)", 129: "exit code 129 (128 + SIGHUP)"}
     words |= {status: f"exit code {status}" for status in (128, 193, 255)}
@@ -239,7 +236,6 @@ def closing_words(progress, tmp_path, ranks=(), *server):
 
 
 def test_closing_words(tmp_path, snapshot):
-    """A restart in vain after what it was for; who was lost is not called unborn; why nothing was started again."""
     failed = AgentEnded(Cause.FAILED, 1)
     lost = Judged(Verdict(None, Confidence.CERTAIN, "server h2 is gone", server="h2"))
     in_vain = told(

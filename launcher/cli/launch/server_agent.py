@@ -31,14 +31,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     `place` is the position of this process if the engine starts a process for each rank. `until` is the deadline to join,
     on the monotonic clock.
     """
-    members: MpiProxies | None = None  # the engine's processes on this server
-    trouble: TlaunchError | None = None  # reported by the coordinator
-    if place is not None:
-        try:
-            members = open_endpoint(place, endpoint.token)
-            gather(members)
-        except TlaunchError as error:
-            members, trouble = None, error
+    members, trouble = (None, None) if place is None else _members(place, endpoint)
     host = read_host()
     number = None if engine_rank is None else engine_rank.global_rank
     info = AgentInfo(
@@ -75,6 +68,16 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
         # A restart on other servers may be waiting for this server's ranks to end.
         limit_s = longest_s(membership.welcome.silence_s, supervision.grace_s)
         report_freed_in_background(membership.address, endpoint.token, membership.nonce, limit_s)
+
+
+def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
+    """Return the engine's processes on this server, or the error that the coordinator will report."""
+    try:
+        members = open_endpoint(place, endpoint.token)
+        gather(members)
+    except TlaunchError as error:
+        return None, error
+    return members, None
 
 
 def _check_place(
