@@ -166,7 +166,6 @@ def refusing_port():
 
 
 def pids_in(runs):
-    """Of every rank, and descendant of a rank, of any run in this directory of runs."""
     mark = f"TLAUNCH_RUN_DIR={runs}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -178,7 +177,6 @@ def pids_in(runs):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Gives a function that puts a shell script on PATH, which holds nothing else then."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))

@@ -38,7 +38,6 @@ def test_data_is_found_from_an_installed_copy(installed, name, file):
 
 
 def test_the_readme_command_works_from_an_installed_copy(installed):
-    """Sample tables and packaged configurations are found by the names that the documentation uses."""
     done = python(
         installed,
         "from launcher.cli.main import main; main()",
@@ -59,7 +58,6 @@ def test_the_built_in_corpus_comes_with_the_wheel(installed, tmp_path):
 
 
 def test_the_wheel_has_the_package_that_programs_import(installed):
-    """With its types, and as what starts the command from there."""
     assert (installed / "tlaunch" / "py.typed").is_file()
     [entry_points] = installed.glob("tlaunch-*.dist-info/entry_points.txt")
     assert "tlaunch = _tlaunch_command:main" in entry_points.read_text()

@@ -83,7 +83,6 @@ def contradicted(earlier, later, processes):
 
 
 def recorded(folder):
-    """Yield and forget what was recorded: process, file and function, in order."""
     seen = folder / "seen.txt"
     for line in seen.read_text().splitlines():
         process, path, function = line.split("\t")

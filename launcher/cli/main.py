@@ -75,7 +75,7 @@ SECTIONS: dict[str, Commands] = {
         "evaluate": (".evaluate:evaluate", "Score a trained model's translations with BLEU and chrF."),
     },
     "Shell": {
-        "completion": (".completion:completion", "Print a shell script that completes commands, options and runs."),
+        "completion": (".completion:completion", "Print a shell script that completes commands, options and runs.")
     },
 }
 
@@ -246,11 +246,9 @@ def _fail(error: OSError) -> int:
 
 
 def _is_directory_missing() -> bool:
-    try:
-        os.getcwd()  # noqa: PTH109 - `--help` needs no path
-    except FileNotFoundError:
-        return True
-    return False
+    with suppress(FileNotFoundError):
+        return not os.getcwd()  # noqa: PTH109 - `--help` needs no path
+    return True
 
 
 def _is_about_stdout(error: OSError) -> bool:

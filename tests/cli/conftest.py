@@ -70,10 +70,7 @@ class Launcher:
         with os.fdopen(child, "wb") as stdout:
             clean = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "200"}
             self.call(*arguments, env={**clean, **variables}, stdout=stdout)
-        shown = b""
-        with suppress(OSError):  # Linux: the other end is closed
-            while piece := os.read(parent, 65536):
-                shown += piece
+        shown = read_until(parent, None)
         os.close(parent)
         return shown.decode().replace("\r\n", "\n")
 

@@ -44,9 +44,8 @@ def test_a_run_has_many_names(three, command, reference, name):
     done = three.call(command, reference)
     assert done.returncode == (NO_RANK_LIVES if command == "stacks" else 0), done.stderr
     assert name in done.stdout + done.stderr
-    assert ("note: the newest of 2 runs named mine (tlaunch ps --all lists them)\n" in done.stderr) == (
-        reference == "mine"
-    )
+    note = "note: the newest of 2 runs named mine (tlaunch ps --all lists them)\n"
+    assert (note in done.stderr) == (reference == "mine")
 
 
 def test_what_several_are_called_is_wrong_usage(three, snapshot):

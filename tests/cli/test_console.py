@@ -119,7 +119,6 @@ def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher):
 
 
 def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, snapshot):
-    """Once, and no grace is claimed that was cut short by a second interrupt."""
     deaf = ["--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore"]
     process = launcher.start("run", "--devices", 1, "--name", "n", *deaf, stderr=subprocess.PIPE)
     started = read_until(process, b"started")
@@ -197,7 +196,6 @@ def test_a_status_line_is_cut_by_columns(monkeypatch, columns, shown, row):
 
 
 def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
-    """On a terminal, and among the last words; whoever takes stdout in a pipe gets all of it."""
     program = ["--", "python", "-c", "print('x' * 50_000); raise SystemExit(3)"]
     done = launcher.run("run", *program)
     assert done.returncode == 3

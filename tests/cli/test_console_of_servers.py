@@ -72,7 +72,6 @@ def test_who_is_awaited_is_said(console, capfd, snapshot):
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["elsewhere", "here"])
 def test_who_ends_the_run_from_elsewhere_is_said(console, capfd, interrupted, snapshot):
-    """Once, with the server; what this launcher itself was told it does not take for another's wish."""
     here = console(None, "none")
     here.event(TimestampedEvent(0, COORDINATOR, Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h1")))
     if interrupted:

@@ -75,7 +75,6 @@ def child_of(log, wait_until):
 
 
 def test_the_parent_returns_when_the_run_has_started(log, wait_until):
-    """The name alone on stdout; the child goes on in a session of its own, its words in console.log."""
     reader, writer = os.pipe()  # another descriptor that a shell had opened: its reader need not wait either
     process = start(log, "start", pass_fds=[writer])
     os.close(writer)
@@ -166,7 +165,6 @@ def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
 
 
 def test_a_run_elsewhere_is_named_by_its_path(launcher):
-    """As other commands find it; no line is wider than a terminal."""
     done = launcher.run("run", "--detach", "--runs-dir", "runs/others", "--", "sleep", "1000")
     reference = done.stderr.split()[-1]
     assert reference == f"runs/others/{done.stdout.strip()}"

@@ -100,7 +100,6 @@ def _by_mpirun(launcher, table_of):
 
 @pytest.mark.parametrize("option", ["--mpi-ranks", "--no-mpi-ranks"])
 def test_an_engine_is_shown_with_the_processes_that_it_starts(by_mpirun, option):
-    """One for each rank, which are told where they belong, or an agent on each server."""
     shown = by_mpirun(option, "--", "true").stdout
     assert ("TLAUNCH_MEMBERS=0x2,1x1" in shown) is (option == "--mpi-ranks")
     command = json.loads(by_mpirun(option, "--json", "--", "true").stdout)["engine_command"]

@@ -57,7 +57,6 @@ def test_devices_are_left_out_and_taken_back(launcher, wait_until, snapshot):
 
 @pytest.mark.parametrize("options", [(), ("--merge",)], ids=" ".join)
 def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wait_until, options):
-    """While the run is followed, and afterwards; a rank's number is another one's after the change."""
     run = launcher.running("--elastic", *COMMAND, ranks=3)
     asked = ("logs", *options, "--prefix", "{device} ")
     follower = launcher.start(*asked, "-f", stdout=subprocess.PIPE)
@@ -68,9 +67,8 @@ def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wai
     (launcher.directory / "go").touch()
     assert run.wait() == 0
     for shown in ((first + follower.stdout.read()).decode(), launcher.call(*asked, code=0).stdout):
-        lines = [
-            line.split() for line in shown.splitlines() if "ready" in line
-        ]  # device ready RANK WORLD_SIZE DEVICE_ID
+        # device ready RANK WORLD_SIZE DEVICE_ID
+        lines = [line.split() for line in shown.splitlines() if "ready" in line]
         assert [line[0] for line in lines] == [line[4] for line in lines]
         assert sorted((line[2], line[0]) for line in lines) == [*zip("000112", "012122", strict=True)]
     assert follower.wait() == 0
@@ -107,15 +105,7 @@ def test_what_is_shown_before_a_run_is_its_first_attempt(launcher, table_of, sna
     options = (
         "--rank-table",
         table,
-        "--dp",
-        2,
-        "--elastic",
-        "--exclude",
-        "0",
-        "--exclude",
-        "127.0.0.1/2",
-        "--name",
-        "n",
+        *["--dp", "2", "--elastic", "--exclude", "0", "--exclude", "127.0.0.1/2", "--name", "n"],
     )
     shown = launcher.call("run", *options, "--dry-run", "--json", *COMMAND, code=0)
     spec = json.loads(shown.stdout)

@@ -9,23 +9,8 @@ from launcher.cli.launch.external.command_lines import parse_line
 from launcher.cli.launch.external.options import OPTIONS, counterpart
 from launcher.cli.launch.external.tlaunch_line import tlaunch_line
 
-OWN = {
-    "--devices": 1,
-    "-n": 1,
-    "-np": 1,
-    "--rank-table": 1,
-    "-t": 1,
-    "--max-restarts": 1,
-    "--env": 1,
-    "-e": 1,
-    "--elastic": 0,
-    "--engine": 1,
-    "--quiet": 0,
-    "-q": 0,
-    "-d": 0,
-    "--runs-dir": 1,
-    "--coordinator-port": 1,
-}
+TAKE_A_VALUE = "--devices -n -np --rank-table -t --max-restarts --env -e --engine --runs-dir --coordinator-port"
+OWN = {**dict.fromkeys(TAKE_A_VALUE.split(), 1), **dict.fromkeys(("--elastic", "--quiet", "-q", "-d"), 0)}
 ONE_MACHINE = {
     "--nproc-per-node 8 train.py --lr 1": "--devices 8 -- python train.py --lr 1",
     "--standalone --nnodes=1 --nproc_per_node=8 -m pkg.train -v": "--devices 8 -- python -m pkg.train -v",
@@ -116,9 +101,8 @@ def test_a_variable_of_this_shell_is_quoted_or_left_out():
 
 def test_what_a_line_gives_in_two_ways_is_told():
     assert "--log_dir: --runs-dir is also given" in translated("--worker_num 2 --log_dir d --runs-dir e a.py").notes
-    assert translated("--rank-table t.json --nproc-per-node 2 a.py").notes == (
-        "--nproc-per-node: taken from the rank table",
-    )
+    (note,) = translated("--rank-table t.json --nproc-per-node 2 a.py").notes
+    assert note == "--nproc-per-node: taken from the rank table"
 
 
 def test_ranks_on_the_nodes_of_slurm_are_started_by_it():

@@ -47,7 +47,6 @@ def _launch(tmp_path, monkeypatch):
 
 
 def test_a_notebook_runs_twice_and_goes_on(tmp_path):
-    """In an event loop and in a thread of it; stdin, stdout, signals and children stay this process's own."""
     options = {"input": NOTEBOOK, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([sys.executable, "-"], cwd=tmp_path, check=False, **options)
     assert done.returncode == 0, done.stderr
@@ -103,7 +102,6 @@ def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
     ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
 ])  # fmt: skip
 def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, arguments, options, kind):
-    """Of the class that `tlaunch run` would have, with its hint; nothing is started."""
     with pytest.raises(kind) as caught:
         launch(*arguments, **options)
     assert type(caught.value) is kind

@@ -18,7 +18,6 @@ RED = "\x1b[31m"
 
 
 def styled(text, *patterns):
-    """The line with what matches in angle brackets, and a level in square ones."""
     shown = LineStyle(list(map(Matcher, patterns)))(text)
     for level in (f"{RED}\x1b[1m", "\x1b[33m\x1b[1m"):
         shown = re.sub(re.escape(level) + r"(.*?)\x1b\[0m", r"[\1]", shown)

@@ -12,6 +12,7 @@ import pytest
 from launcher.cli import main as cli
 from launcher.cli.commands.ckpt import COMMANDS as CKPT_COMMANDS
 from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
+from launcher.cli.options import command_types
 from launcher.cli.options.run import RARE, RUN_PARAMETERS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
@@ -20,8 +21,14 @@ from tests.programs import acted_run
 
 from .transcript import typed_lines
 
-COMMANDS = [command for commands in cli.SECTIONS.values() for command in commands.values()]
+COMMANDS = [
+    (f"{command_types.COMMANDS}{target}", short_help)
+    for commands in cli.SECTIONS.values()
+    for target, short_help in commands.values()
+]
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
+# Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
+OF_SERVERS = ("launcher.control.messages", "launcher.supervise.port_holder", "launcher.supervise.stack_collection")
 
 
 # One of each kind of end: what goes well, and what does not.
@@ -59,16 +66,7 @@ json.dump(sorted(sys.modules), sys.stderr)
     ("run --help", HEAVY),
     ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
     (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
-    # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
-    (
-        "run --devices 2 -- true",
-        {
-            *HEAVY,
-            "launcher.control.messages",
-            "launcher.supervise.port_holder",
-            "launcher.supervise.stack_collection",
-        },
-    ),
+    ("run --devices 2 -- true", {*HEAVY, *OF_SERVERS}),
 ], ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"])  # fmt: skip
 def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     done = launcher.python(MODULES_AFTER, *typed.split())
@@ -124,7 +122,6 @@ def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, type
 
 @pytest.mark.parametrize("arguments", [("validate", "a\x1b[2J"), ("validate", "--a\x1b[2J")])
 def test_errors_move_no_cursor(launcher, arguments):
-    """Control characters in what was typed reach the terminal as text, in our errors and in those of the options."""
     done = launcher.call(*arguments, code=2)
     assert "\x1b" not in done.stderr
     assert "[2J" in done.stderr

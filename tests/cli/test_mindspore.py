@@ -37,7 +37,6 @@ def met(launcher):
 
 
 def test_ranks_meet_at_a_scheduler_that_is_no_leftover(launcher, met):
-    """It has a log and an environment of its own, and none of it is left."""
     done = met("late", code=0)
     port = launcher.events(AttemptStarted)[0].master_port
     log = (launcher.latest / "scheduler" / "scheduler.log").read_text()
@@ -107,7 +106,6 @@ def test_how_it_failed_is_seen_afterwards(launcher, met):
     ("scheduler-killed", "SIGKILL (signal 9)"), ("no-scheduler", "exit code 1"),
 ])  # fmt: skip
 def test_a_scheduler_that_fails_is_to_blame(launcher, met, word, what):
-    """As itself, not as a rank's: those that suffer from it are ended, and the message says where its log is."""
     done = met(word, code=1)
     verdict = launcher.report.verdict
     assert (verdict.culprit, verdict.confidence) == (None, Confidence.CERTAIN)
@@ -128,13 +126,12 @@ def test_a_script_that_waits_for_its_program_leaves_no_scheduler(launcher, words
         3,
         "--grace",
         5,
-        *CLUSTER,
         "--master-port",
         free_port(),
         "--max-restarts",
         int("raises-once" in words),
     )
-    done = launcher.run("run", *options, "--", "sh", script, *words, code=code)
+    done = launcher.run("run", *CLUSTER, *options, "--", "sh", script, *words, code=code)
     assert "outlived" not in done.stderr
     assert not launcher.events(Leftovers)
     assert not launcher.processes()
@@ -188,9 +185,8 @@ def test_an_engine_waits_for_no_scheduler_of_a_rank_that_has_ended(launcher):
     launcher.write("train.py", "import os, time\nwhile not os.path.exists('began'):\n    time.sleep(0.01)\n")
     paths = (str(launcher.directory / "packages"), os.environ.get("PYTHONPATH", ""))
     env = {"PMI_RANK": "0", "PMI_SIZE": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    process = launcher.start(
-        "exec", "--name", "one", *CLUSTER, "--", "python", "train.py", env=env, stderr=subprocess.PIPE
-    )
+    words = ("exec", "--name", "one", *CLUSTER, "--", "python", "train.py")
+    process = launcher.start(*words, env=env, stderr=subprocess.PIPE)
     said = process.stderr.read()
     [scheduler] = launcher.processes()
     os.kill(scheduler, signal.SIGKILL)
@@ -238,7 +234,6 @@ def variables(launcher, *options, files=(), command=("python", "train.py"), code
     ((("train.py", "import torch\n"),), ("--mindspore", "cluster"), True),
 ])  # fmt: skip
 def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, options, meets):
-    """Wherever it does so; unless a person says otherwise, or has a scheduler already."""
     launcher.write("packages/mindspore/__init__.py")
     done = variables(launcher, *options, files=files, env={"PYTHONPATH": str(launcher.directory / "packages")})
     names = "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID"
@@ -249,14 +244,12 @@ def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, opti
 
 def test_a_python_without_mindspore_gets_none(launcher):
     """A program may import what is there, and do without what is not."""
-    done = variables(
-        launcher, files=[("train.py", "try:\n    import mindspore\nexcept ImportError:\n    pass\ninit()\n")]
-    )
+    source = "try:\n    import mindspore\nexcept ImportError:\n    pass\ninit()\n"
+    done = variables(launcher, files=[("train.py", source)])
     assert "MS_ROLE" not in done.stdout.replace('"MS_ROLE": null', "")
 
 
 def test_its_command_stands_in_a_dry_run_and_holds_no_secret(launcher):
-    """Nor does the record of a run, where COMMAND is started once more as its own scheduler."""
     command = ("sh", "-c", "true", "--password=hunter2")
     shown = launcher.call("run", "--dry-run", "--devices", 2, *CLUSTER, "--", *command, code=0).stdout
     assert "# MindSpore's scheduler" in shown
@@ -313,11 +306,9 @@ def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
 def test_other_job_files_hand_on_what_is_chosen(launcher, kind):
     launcher.write("train.py", SOURCE)
     options = ("--devices", 2, "--nodes", 1) if kind == "slurm" else ("--devices", 2)
-    texts = [
-        launcher.call("render", kind, *options, *chosen, "--", "python", "train.py", code=0).stdout
-        for chosen in ((), ("--mindspore", "off"))
-    ]
-    assert ["--mindspore off" in text for text in texts] == [False, True]
+    for chosen in ((), ("--mindspore", "off")):
+        text = launcher.call("render", kind, *options, *chosen, "--", "python", "train.py", code=0).stdout
+        assert ("--mindspore off" in text) == bool(chosen)
 
 
 def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):

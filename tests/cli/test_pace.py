@@ -47,10 +47,8 @@ time.sleep(2)
 
 def test_a_program_without_a_heartbeat_is_told_by_its_lines(launcher):
     script = 'echo "step 3 loss 0.5"; echo "at=7"; until [ -e told ]; do sleep 0.01; done'
-    for option, words in (
-        ((), "1 rank: step 3, loss 0.5000\n"),
-        (("--progress-regex", r"at=(?P<step>\d)"), "1 rank: step 7\n"),
-    ):
+    by_regex = ("--progress-regex", r"at=(?P<step>\d)")
+    for option, words in (((), "1 rank: step 3, loss 0.5000\n"), (by_regex, "1 rank: step 7\n")):
         (launcher.directory / "told").unlink(missing_ok=True)
         argv = ["run", "--console", "status", *option, "--", "sh", "-c", script]
         process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")

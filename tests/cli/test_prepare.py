@@ -48,7 +48,6 @@ def test_one_rank_by_default_is_noted(launcher, command):
 
 
 def test_a_launcher_within_the_launcher_is_noted(launcher):
-    """With the command that is meant; one rank that starts others by it may be meant so, if it is asked for."""
     words = ("--", "mpirun", "-n", "2", "python", "train.py")
     noted = launcher.call("run", "--dry-run", "--devices", "2", *words, code=0).stderr
     assert "warning: mpirun starts ranks itself" in noted
@@ -67,12 +66,9 @@ def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
     assert "warning" not in launcher.call(*cut, "parallel.stages=[3,1]", code=0).stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "chosen"),
-    [((), 0), (("--profile",), 5), (("--profile", "--set", "train.profile_steps=2"), 2)],
-)
+@pytest.mark.parametrize(("given", "chosen"), [("", 0), ("--profile", 5), ("--profile --set train.profile_steps=2", 2)])
 def test_a_profile_is_a_setting_of_the_trainer(launcher, given, chosen):
-    argv = json.loads(launcher.call("run", "--dry-run", "--json", *given, code=0).stdout)["ranks"][0]["argv"]
+    argv = json.loads(launcher.call("run", "--dry-run", "--json", *given.split(), code=0).stdout)["ranks"][0]["argv"]
     words = argv[argv.index("launcher.trainer") + 1 :]
     settings = [word for option, word in pairwise(words) if option == "--set"]
     assert load_settings(TransformerSettings, None, settings).train.profile_steps == chosen

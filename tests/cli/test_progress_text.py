@@ -46,7 +46,6 @@ def write(run_dir, rank, text):
 
 
 def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told, run_dir, monkeypatch):
-    """It is unknown at first, and over at the last step; another attempt is another beginning."""
     now_s = progress_text.time.monotonic()
     monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text = ProgressText(run_dir, on_terminal=True)
@@ -64,7 +63,6 @@ def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told
 
 
 def test_lines_of_steps_are_left_out_where_a_heartbeat_tells_the_end(told, run_dir):
-    """From the first one on, since its heartbeat comes before it; all other lines are kept."""
     text = ProgressText(run_dir, on_terminal=True)
     assert text.without_steps(LINES, STARTS) == LINES
     told(text, 100, step=3)
@@ -188,7 +186,6 @@ def test_where_there_is_no_terminal_nothing_counts_up(run_dir, monkeypatch):
 
 
 def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
-    """It ends with a line of any rank, and with a heartbeat that is touched."""
     now_s = progress_text.time.monotonic()
     monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text = ProgressText(run_dir, on_terminal=True)

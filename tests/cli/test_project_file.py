@@ -23,7 +23,6 @@ no-preload = true
 
 
 def options_of(launcher, *typed, **options):
-    """The options of the run that these words would make, as run.json has them, and what is said of the file."""
     done = launcher.call("run", "--dry-run", "--json", *typed, "--", "true", code=0, **options)
     record = json.loads(done.stdout)
     told = [line for line in done.stderr.splitlines() if line.startswith("from ")]
@@ -33,14 +32,8 @@ def options_of(launcher, *typed, **options):
 def test_a_file_gives_options(launcher):
     launcher.write("tlaunch.toml", FILE)
     options, told = options_of(launcher)
-    assert options == {
-        "command": ["true"],
-        "devices": 2,
-        "env": ["A=1", "API_TOKEN=********"],
-        "hang_timeout": 600.0,
-        "no_preload": True,
-        "runs": str(launcher.directory / "all runs"),
-    }
+    given = {"devices": 2, "env": ["A=1", "API_TOKEN=********"], "hang_timeout": 600.0, "no_preload": True}
+    assert options == {"command": ["true"], **given, "runs": str(launcher.directory / "all runs")}
     assert len(told) == 1
     assert all(word in told[0] for word in ("tlaunch.toml", "--devices=2", "--no-preload", "--hang-timeout=10m"))
     assert "hunter2" not in told[0]
@@ -52,11 +45,9 @@ def test_a_file_gives_options(launcher):
 
 
 def test_a_person_has_the_last_word(launcher, sample_tables):
-    """By an option, which excludes what cannot stand beside it; by a variable; variables of ranks add up."""
     launcher.write("tlaunch.toml", f"{FILE}set = ['train.steps=3']\ndetach = true\n")
-    options, told = options_of(
-        launcher, "--devices", 3, "--env", "B=2", "--env", "A=3", env={"TLAUNCH_RUNS_DIR": "here"}
-    )
+    given = ("--devices", 3, "--env", "B=2", "--env", "A=3")
+    options, told = options_of(launcher, *given, env={"TLAUNCH_RUNS_DIR": "here"})
     assert (options["devices"], options["env"]) == (3, ["API_TOKEN=********", "B=2", "A=3"])
     assert options["runs"] == str(launcher.directory / "here")
     assert all(word not in told[0] for word in ("devices", "runs-dir", "--set", "detach"))
@@ -77,7 +68,6 @@ def test_a_file_may_be_ignored(launcher):
 
 @pytest.mark.parametrize("name", ["tlaunch.toml", "pyproject.toml"])
 def test_the_file_of_a_repository_holds_below_its_root(launcher, name):
-    """Paths are those from its directory; the nearest file holds; outside a repository only that of the directory itself."""
     prefix = "tool.tlaunch." if name == "pyproject.toml" else ""
     top = f"[{prefix[:-1]}]\nruns-dir = 'out'\n" if prefix else "runs-dir = 'out'\n"
     launcher.write(f"project/{name}", f"{top}[{prefix}run]\ndevices = 2\n")

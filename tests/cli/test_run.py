@@ -133,7 +133,6 @@ def test_stopped_ranks_can_be_ended_gracefully(launcher, wait_until):
 
 
 def test_a_rank_inherits_nothing_it_should_not(launcher, programs):
-    """Own session and group, three descriptors, no stdin, the user's directory; the hook's own one is out of the way."""
     reader, writer = os.pipe()
     done = launcher.run("run", "--", sys.executable, programs / "state.py", pass_fds=[writer])
     os.close(reader)

@@ -59,7 +59,6 @@ def test_a_launcher_that_is_ended_leaves_nothing(launcher, wait_until, number, c
 @pytest.mark.parametrize("options", [(), ("--no-preload",)])
 @pytest.mark.parametrize("elsewhere", ["", "setsid", "env -i"])
 def test_launcher_and_agent_that_are_killed_at_one_moment_leave_nothing(launcher, wait_until, options, elsewhere):
-    """What ranks have started is killed: in their own session, in another one, or with another environment."""
     process = launcher.running(*options, "--", "sh", "-c", f"echo ready; {elsewhere} sleep 1000; true")
     started = wait_until(lambda: len(found := launcher.events(RankStarted)) == 2 and found, "the start of both ranks")
     ranks = [event.pid for event in started]

@@ -96,11 +96,9 @@ def test_a_rank_that_has_failed_and_does_not_exit_counts_as_failed(launcher, kee
 
 
 def test_a_rank_that_does_not_exit_is_shown_at_once_and_may_take_its_time(launcher, wait_until):
-    """Nothing is ended within the grace period, and an end that takes a while says no more than its exception."""
     waits = "import atexit\ndef save():\n    while not os.path.exists('go'): time.sleep(0.01)\natexit.register(save)"
-    program = python(
-        "print('ready', flush=True)", "if os.environ['RANK'] == '0': time.sleep(1000)", waits, "raise ValueError('b')"
-    )
+    lasts = "if os.environ['RANK'] == '0': time.sleep(1000)"
+    program = python("print('ready', flush=True)", lasts, waits, "raise ValueError('b')")
     process = launcher.running("--grace", 1000, "--", *program)
     wait_until(lambda: launcher.events(NotExiting), "the failure")
     for command in ("status", "why", "ps"):
@@ -113,19 +111,16 @@ def test_a_rank_that_does_not_exit_is_shown_at_once_and_may_take_its_time(launch
 
 
 def test_a_rank_that_does_not_exit_is_started_again(launcher):
-    fails = "if os.environ['TLAUNCH_ATTEMPT'] == '0' and os.environ['RANK'] == '1': sys.exit(3)"
-    program = python(
-        "import threading", "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", fails
-    )
-    lasting = [*program[:-1], program[-1].replace(", daemon=True", ", daemon=os.environ['TLAUNCH_ATTEMPT'] != '0'")]
-    launcher.run("run", "--devices", 2, "--grace", 0.5, "--max-restarts", 1, "--", *lasting, code=0)
+    daemon = "daemon=os.environ['TLAUNCH_ATTEMPT'] != '0'"
+    lasts = f"import threading; threading.Thread(target=time.sleep, args=(1000,), {daemon}).start()"
+    program = python(lasts, "if os.environ['TLAUNCH_ATTEMPT'] == '0' and os.environ['RANK'] == '1': sys.exit(3)")
+    launcher.run("run", "--devices", 2, "--grace", 0.5, "--max-restarts", 1, "--", *program, code=0)
     assert [attempt.cause for attempt in launcher.report.attempts] == [Cause.FAILED, Cause.FINISHED]
 
 
 @pytest.mark.parametrize("command", ["{} | tee copy", "{} || true", "({}); exit 0"])
 def test_a_good_end_after_a_traceback_is_a_warning(launcher, command):
-    failing = "raise RuntimeError('device-side assert') if os.environ['RANK'] == '1' else SystemExit"
-    program = python(failing)
+    program = python("raise RuntimeError('device-side assert') if os.environ['RANK'] == '1' else SystemExit")
     script = command.format('"$@" 2>&1')
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", script, "sh", *program, code=0)
     (trouble,) = launcher.events(Trouble)
@@ -208,9 +203,8 @@ def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_un
     wait_until(lambda: launcher.events(RankStarted), "some ranks")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    assert len([ended for ended in launcher.report.attempts[-1].exits if ended.pid]) == len(
-        launcher.events(RankStarted)
-    )
+    ended = [each for each in launcher.report.attempts[-1].exits if each.pid]
+    assert len(ended) == len(launcher.events(RankStarted))
     assert (launcher.events(Killing), launcher.processes()) == ([], [])
 
 
@@ -254,7 +248,6 @@ def test_a_run_can_be_stopped_while_it_imports(launcher, preloading, wait_until)
 
 
 def test_ranks_are_forked_from_a_process_that_has_imported_everything(launcher, preloading):
-    """The module is imported once; every rank finds it there, and is a process like any other."""
     done = preloading(
         launcher.run,
         "import os; PID = os.getpid(); open('imports', 'a').write('x')",

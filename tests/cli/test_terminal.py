@@ -67,9 +67,8 @@ class Screen:
     def __init__(self, launcher, columns):
         self._launcher = launcher
         launcher.write("tlaunch", f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n').chmod(0o755)
-        self._environment = launcher.environment(
-            {"LC_ALL": "C.UTF-8", "PS1": "> ", "TMUX": "", "SHELL": "/bin/sh", "ENV": ""}
-        )
+        variables = {"LC_ALL": "C.UTF-8", "PS1": "> ", "TMUX": "", "SHELL": "/bin/sh", "ENV": ""}
+        self._environment = launcher.environment(variables)
         self._environment["PATH"] = f"{launcher.directory}{os.pathsep}{self._environment['PATH']}"
         size = ["-x", str(columns), "-y", "24"]
         limit = ["set-option", "-g", "history-limit", str(HISTORY_LINES)]
@@ -169,10 +168,7 @@ def check_long_lines(lines):
 # --- whatever logs hold ---
 
 
-@in_turn(
-    "command",
-    *("run --console all", "logs -f --collapse", "run"),
-)
+@in_turn("command", "run --console all", "logs -f --collapse", "run")
 def test_every_line_of_every_rank_is_whole(launcher, play, columns, command):
     terminal = play(HOSTILE, columns, commands(command))
     assert terminal.ended() == 0
@@ -245,7 +241,6 @@ while not os.path.exists("go"): time.sleep(0.05)
 
 
 def test_an_attempt_has_its_own_time(launcher, play):
-    """That of the run says nothing of how far it is."""
     terminal = play(FAILS_ONCE, 80, "tlaunch run --devices 2 --max-restarts 1 -- python program.py")
     told = terminal.wait_for(r"attempt 1, 2 ranks for \d+ s")
     failed_s = time.time() - (launcher.directory / "failed").stat().st_mtime
@@ -351,10 +346,7 @@ while not os.path.exists("go"): time.sleep(0.01)
 """
 
 
-@in_turn(
-    "command",
-    *("run", "run --console collapse", "logs -f --merge", "logs -f"),
-)
+@in_turn("command", "run", "run --console collapse", "logs -f --merge", "logs -f")
 def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, columns, command):
     terminal = play(BAR, columns, commands(command))
     who = "" if command == "run" else r"\[0-3\]"
@@ -419,7 +411,6 @@ def test_the_unfinished_line_of_a_rank_that_ended_hides_nothing(play):
 
 
 def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
-    """While what is said on stderr goes elsewhere; and not where stdout goes elsewhere."""
     terminal = play(BAR, 80, "tlaunch run --devices 4 -- python program.py 2> said")
     terminal.wait_for(r" +\d+%\|")
     said = launcher.directory / "said"
@@ -473,7 +464,6 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play):
     states = [[str(rank), "stopped" if rank == 3 else "running"] for rank in range(4)]
 
     def table():
-        """Once all have been started, and the picture is drawn to its end."""
         rows = [row.split() for row in terminal.rows() if re.match(r" +\d ", row)]
         return [row[:2] for row in rows] == states and len({len(row) for row in rows}) == 1
 
@@ -502,7 +492,6 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("columns", [40, *WIDTHS])
 def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, columns):
-    """What is imported, how far the program is by its own lines, and when it is killed; nothing of it is left."""
     launcher.write("slow_module.py", IMPORTED)
     options = "--devices 2 --grace 60 --console status --preload slow_module"
     # Below a few lines: what a narrower terminal moves out at the top cannot be erased.
@@ -527,7 +516,6 @@ def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, co
 
 
 def test_nothing_is_redrawn_beside_what_a_pipe_brings_to_the_terminal(play):
-    """Each line of `tee` begins a row, and what is said of the run has rows of its own."""
     terminal = play(COUNTS, 80, "tlaunch run --devices 2 -- python program.py | tee all")
     terminal.wait_for("line 20$")
     assert "line 0" in terminal.lines()

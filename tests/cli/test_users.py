@@ -37,9 +37,8 @@ class Users:
         self.directory, self.runs = launcher.directory, launcher.runs
 
     def call(self, uid, *words, **options):
-        return self.launcher.ended(
-            [*become(uid), *self.launcher.argv(*words)], **{"stdin": subprocess.DEVNULL, **options}
-        )
+        argv = [*become(uid), *self.launcher.argv(*words)]
+        return self.launcher.ended(argv, **{"stdin": subprocess.DEVNULL, **options})
 
     def give(self, path, uid):
         for each in (path, *path.rglob("*")):
@@ -215,15 +214,11 @@ def test_a_project_file_of_another_user_is_refused(users, owned):
     for caller in (ROOT, ONE):
         done = users.call(caller, *words, cwd=below)
         assert (done.returncode, "belongs to" in done.stderr, list(users.runs.iterdir())) == (2, True, []), done.stderr
-    said = []
-    for env, options in (
-        ({"TLAUNCH_SAFE_DIRECTORY": str(project)}, ()),
-        ({"SUDO_UID": str(OTHER)}, ()),
-        ({}, ("--no-config",)),
-    ):
+    for env, options, planted in (
+        ({"TLAUNCH_SAFE_DIRECTORY": str(project)}, (), ["1"]), ({"SUDO_UID": str(OTHER)}, (), ["1"]), ({}, ("--no-config",), []),
+    ):  # fmt: skip
         users.call(ROOT, *options, *words, cwd=below, env=env, code=0)
-        said.append((users.launcher.latest / "device0" / "train.log").read_text().split()[1:])
-    assert said == [["1"], ["1"], []]
+        assert (users.launcher.latest / "device0" / "train.log").read_text().split()[1:] == planted
     users.call(OTHER, "run", "--dry-run", "--", "true", cwd=below, code=0)
 
 

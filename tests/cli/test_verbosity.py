@@ -20,14 +20,11 @@ def test_a_quiet_run_that_ends_well_says_nothing(launcher):
 def test_a_quiet_run_that_fails_says_why(launcher):
     done = launcher.run("run", "-q", "-n", 1, "--max-restarts", 1, "--", *FAILS, code=7)
     assert done.stdout == ""
-    assert [line.split(",")[0] for line in done.stderr.splitlines() if "exit code 7" in line] == [
-        "rank 0: exit code 7",
-        "error: rank 0: exit code 7",
-    ]
+    told = [line.split(",")[0] for line in done.stderr.splitlines() if "exit code 7" in line]
+    assert told == ["rank 0: exit code 7", "error: rank 0: exit code 7"]
     assert launcher.call("run", "-q", "--", "no-such-program", code=2).stderr.startswith("error: ")
-    assert (
-        launcher.run("run", "-q", "-n", 2, "--console", "all", "--", "echo", "hello", code=0).stdout.count("hello") == 2
-    )
+    shown = launcher.run("run", "-q", "-n", 2, "--console", "all", "--", "echo", "hello", code=0).stdout
+    assert shown.count("hello") == 2
 
 
 @pytest.mark.parametrize(("typed", "expected"), [

@@ -110,7 +110,7 @@ def launch(
     Lines that `console` selects go to `sys.stdout`, other output to `sys.stderr`. Failing ranks only change `exit_code`.
     Raise TlaunchError, and start nothing, if the options, rank table, layout or program are invalid. Times are in seconds.
     """
-    return _result(*_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
+    return _result(_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 
 
 def _options(given: dict[str, Any]) -> RunOptions:
@@ -130,15 +130,12 @@ def _options(given: dict[str, Any]) -> RunOptions:
     return RunOptions(**given)
 
 
-def _result(exit_code: int, answer: Mapping[str, Any]) -> LaunchResult:
+def _result(answer: Mapping[str, Any]) -> LaunchResult:
     """Return the result of a run. Raises the TlaunchError that the launcher process answered."""
-    if "error" in answer:
-        reported = answer["error"]
+    if reported := answer.get("error"):
         error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
         error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
         raise error
-    if "run_dir" not in answer:
-        raise errors.TlaunchError(f"the launcher process ended with exit code {exit_code} and reported no error")
     state = look(RunDir(Path(answer["run_dir"])))
     return LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
 
@@ -171,8 +168,8 @@ def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in env.items())
 
 
-def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
-    """Run the launcher in a child process; return its exit code, and its answer with the outcome or the error."""
+def _run_apart(options: RunOptions) -> dict[str, Any]:
+    """Run the launcher in a child process; return its answer with the outcome or the error."""
     with (
         tempfile.TemporaryFile() as file,
         # If stdin, stdout or stderr is closed, the file may have its descriptor, which a child cannot inherit.
@@ -198,7 +195,11 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
         if interrupted:
             raise KeyboardInterrupt
         answer.seek(0)
-        return errors.exit_code_of(process.returncode), json.loads(answer.read() or b"{}")
+        if content := answer.read():
+            answered: dict[str, Any] = json.loads(content)
+            return answered
+    code = errors.exit_code_of(process.returncode)
+    raise errors.TlaunchError(f"the launcher process ended with exit code {code} and reported no error")
 
 
 def _output(stream: TextIO | None, original: TextIO | None) -> int | None:

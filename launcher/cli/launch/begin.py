@@ -29,8 +29,6 @@ from launcher.runs.registry import register
 
 @frozen
 class LaunchOutcome:
-    """The exit code and directory of a run."""
-
     exit_code: int
     run_dir: Path | None = None  # None if nothing was started
 
@@ -66,12 +64,7 @@ def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> La
 
 
 def attendance(
-    spec: RunSpec,
-    agent: LocalAgent,
-    detached: Detached | None,
-    server_index: int | None = None,
-    *,
-    quiet: bool = False,
+    spec: RunSpec, agent: LocalAgent, detached: Detached | None, server_index: int | None = None, *, quiet: bool = False
 ) -> Callable[[], LaunchOutcome]:
     """Return a function that forwards signals, shows events, and blocks until all processes of the run have ended.
 

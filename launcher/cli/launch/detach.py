@@ -70,11 +70,10 @@ class Detached:
             return exit_code_of(-interrupted.number)
         if started:  # stdout gets only the name, for scripts
             write_out(f"{name}\n")
-            if reference is None:
-                return EXIT_OK
-            say("running in the background:")
-            for what, command in (("output", "logs -f"), ("ranks", "top"), ("stop it", "stop")):
-                say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")
+            if reference is not None:
+                say("running in the background:")
+                for what, command in (("output", "logs -f"), ("ranks", "top"), ("stop it", "stop")):
+                    say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):

@@ -37,7 +37,6 @@ HANDED_ON_IF_SET = (
 
 
 def own_agent(server: Server, endpoint: Endpoint) -> EngineCommand:
-    """Return the command that starts only the agent of this server."""
     variables = {**endpoint_variables(endpoint), env.TLAUNCH_SERVER: server.server_id}
     return EngineCommand("the agent of this server", AGENT, variables, {})
 

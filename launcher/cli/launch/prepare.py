@@ -37,8 +37,6 @@ _DECIDED = (env.MS_ROLE, env.MS_WORKER_NUM, env.MS_SCHED_HOST, env.MS_SCHED_PORT
 
 @frozen
 class Prepared:
-    """A checked run that can be started."""
-
     options: RunOptions
     table: Table
     program: Program
@@ -112,7 +110,6 @@ def prepare(
 def _program(
     options: RunOptions, layout: Layout, environment: Mapping[str, str], *, needs_data: bool
 ) -> tuple[Program, Layout]:
-    """Return the program of the ranks, and the layout, which the bundled trainer may change."""
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
@@ -254,7 +251,6 @@ def _notes_of_mindspore(prepared: Prepared) -> Iterator[str]:
 
 
 def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
-    """Yield warnings about a run with several ranks that start from this machine."""
     options, inherited = prepared.options, prepared.request.inherited_env
     if not options.by_engine and (name := prepared.program.alone_in_mpi) is not None:
         yield f"{name} imports mpi4py, but each rank has its own MPI_COMM_WORLD; use --engine mpi to start one MPI job"

@@ -25,8 +25,6 @@ MAX_RUN_NAME_CHARS = 50
 
 @frozen
 class Program:
-    """The command of the ranks, with its working directory and environment."""
-
     argv: tuple[str, ...]
     cwd: Path
     environment: Mapping[str, str]  # of the ranks, without the variables that differ between ranks

@@ -121,7 +121,6 @@ def _started_by(argv: Sequence[str]) -> str:
 
 
 def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:
-    """Return the error for a script whose `#!` line names a missing program."""
     name = program.argv[0]
     if interpreter.endswith("\r"):
         return UnreadableError(
@@ -135,7 +134,6 @@ def _without_interpreter(program: Program, found: str, interpreter: str) -> Unre
 
 
 def _program_on_stdin(program: Program) -> UnreadableError | None:
-    """Return the error for an interpreter that reads its program from standard input."""
     name = reader_of_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd)
     if name is None:
         return None
@@ -193,17 +191,12 @@ def _where_python_looks(python: PythonCommand, environment: Mapping[str, str]) -
     beside, inherits = heeds(python, environment)
     if beside and inherits:
         return "put it in the current directory or on PYTHONPATH, or install it"
-    places = (
-        "put it in the current directory or " * beside,
-        "put it on PYTHONPATH or " * inherits,
-        "install it",
-    )
+    places = ("put it in the current directory or " * beside, "put it on PYTHONPATH or " * inherits, "install it")
     by = PYTHONSAFEPATH if all(heeds(python, {})) else shell_words(python.options)
     return f"{''.join(places)}; {by} restricts where Python searches"
 
 
 def _wrong_syntax(program: Program) -> UsageError | None:
-    """Return the error for a program with a syntax error, with the line."""
     if program.python is None:
         return None
     if (error := error_in(program.python, program.cwd, sys.executable)) is None:

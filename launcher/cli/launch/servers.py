@@ -148,7 +148,6 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 
 
 def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
-    """Join the run that the first server coordinates, and watch this server's ranks until they end."""
     options = prepared.options
     until = time.monotonic() + options.join_timeout
 
@@ -176,12 +175,9 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
         detached.report_started()  # the same shell may start the other servers next
 
     def report(news: Waiting | JoinAccepted) -> None:
-        if options.quiet:
-            return
-        if isinstance(news, Waiting):
-            say(awaited(server_list(news.missing), news.limit_s))
-        else:
-            say(f"joined {part.spec.name}; the next attempt that needs this server's devices will use them")
+        text = f"joined {part.spec.name}; the next attempt that needs this server's devices will use them"
+        if not options.quiet:
+            say(awaited(server_list(news.missing), news.limit_s) if isinstance(news, Waiting) else text)
 
     try:
         begin = awaited_begin(part, membership, report)

@@ -211,7 +211,6 @@ def _found(runs_dir: Path, places: tuple[Path, ...], run: str | None) -> RunDir:
 
 
 def _reported(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
-    """Return the run; print a note if it is not in `runs_dir`."""
     if places != (runs_dir,):
         say(f"note: using {run_dir.root.name} in {run_dir.root.parent}; {runs_dir} has no such run")
     return run_dir

@@ -28,8 +28,6 @@ class UnknownCommand(click.UsageError):
 
 
 class Group(click.Group):
-    """A command group that raises UnknownCommand."""
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

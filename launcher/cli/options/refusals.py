@@ -56,7 +56,6 @@ def refusal(error: TlaunchError | click.ClickException, words: Sequence[str], gr
 
 
 def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> UsageError:
-    """Convert a click error to a UsageError. `words` is the full command line."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     match error:
         case UnknownCommand(ctx=click.Context() as group):
@@ -79,7 +78,6 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
 
 
 def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError:
-    """Return the error for an unknown command of a group."""
     name, group, path = words[0], context.command, context.command_path
     whole = as_other_launcher(words) if context.parent is None else None
     is_program = "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
@@ -123,7 +121,6 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
 
 
 def _wanted(param: click.Parameter) -> str | None:
-    """Return the hint for a missing option or argument: its choices or its help text."""
     if choices := choices_of(param):
         return f"choose from {', '.join(choices)}"
     if isinstance(param, click.Option) and param.metavar and param.help:

@@ -10,13 +10,7 @@ import click
 from launcher.cli.options.command_types import Command, help_all_option, parameters_of, together
 from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
 from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, Size, complete_files
-from launcher.cli.run_options import (
-    DEFAULT_COORDINATOR_PORT,
-    DEFAULT_JOIN_S,
-    DEFAULT_LOST_S,
-    ENGINES,
-    MINDSPORE_WAYS,
-)
+from launcher.cli.run_options import DEFAULT_COORDINATOR_PORT, DEFAULT_JOIN_S, DEFAULT_LOST_S, ENGINES, MINDSPORE_WAYS
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.core.run_dir import DEFAULT_RUNS_DIR

@@ -17,8 +17,6 @@ from launcher.core.text import did_you_mean, duration_s, near
 
 
 class BadValue(click.BadParameter):
-    """An invalid option value, with a hint."""
-
     def __init__(
         self, message: str, param: click.Parameter | None, ctx: click.Context | None, hint: str | None = None
     ) -> None:
@@ -44,8 +42,6 @@ class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
 
 class IntRange(_Bounded):
-    """An integer within bounds."""
-
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

@@ -28,8 +28,6 @@ NEWLINE = "\n"
 
 @frozen
 class LineOptions:
-    """The options for the format of log lines."""
-
     prefix: str | None = None  # a template; None: the rank, if there are several
     timestamps: bool = False  # add the time to the prefix
     as_json: bool = False
@@ -62,7 +60,6 @@ class Format:
 
     @property
     def redraws(self) -> bool:
-        """Whether a row of the terminal may be redrawn."""
         return self._for_people and not self.as_json
 
     def prefix(self, global_rank: int) -> str:
@@ -114,7 +111,6 @@ class Format:
         return b"".join((before, memoryview(text)[: len(text) - len(before)]))
 
     def error(self, error: Folded) -> bytes:
-        """Format an error as a line of JSON."""
         found = error.traceback
         fields = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
         return self.encoded(json.dumps({"global_ranks": list(error.ranks), **fields}) + "\n")
@@ -186,7 +182,6 @@ class Beginnings:
         return None if goes_on else replace(line, raw=_cut(line.raw))
 
     def forget(self, global_rank: int) -> None:
-        """Forget this rank's line after its beginning was overwritten."""
         self._goes_on.discard(global_rank)
 
     def of_block(self, global_rank: int, block: bytes) -> bytes:

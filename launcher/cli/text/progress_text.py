@@ -44,7 +44,6 @@ class ProgressText:
         self.forget()
 
     def forget(self) -> None:
-        """Reset the state for a new attempt."""
         self._next_s = self._next_survey_s = 0.0
         self._figures = RankFigures()
         self._lead: int | None = None
@@ -80,7 +79,6 @@ class ProgressText:
         return ", ".join(self.parts().values())
 
     def parts(self) -> dict[str, str]:
-        """Return the parts of the text by name, in display order."""
         figures = self._figures
         end = "" if figures.last_step is None else f" of {figures.last_step}"
         epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"

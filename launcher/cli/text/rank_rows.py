@@ -35,7 +35,6 @@ def most(values: Sequence[Any], text: Callable[[Any], str]) -> str:
 
 
 def same(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Format the common value; "-" if values differ."""
     return text(values[0]) if len(set(values)) == 1 else UNKNOWN
 
 

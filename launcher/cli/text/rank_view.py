@@ -45,7 +45,6 @@ class RankView:
     is_grouped: bool = False  # rows are groups
 
     def press(self, key: str, column_count: int) -> None:
-        """Handle a key; unknown keys do nothing."""
         moves = {UP: -1, DOWN: 1, PAGE_UP: -self.page, PAGE_DOWN: self.page, HOME: -self.total, END: self.total}
         if self.helps or key == "?":
             self.helps = not self.helps

@@ -66,7 +66,6 @@ class PartialLines:
 
     @property
     def wanted(self) -> bool:
-        """Whether `show` can draw anything."""
         return self._row is not None
 
     def show(self, begun: Mapping[int, PartialLine]) -> bool:
@@ -137,7 +136,6 @@ class RunStatusLine:
 
     @property
     def wants_lines(self) -> bool:
-        """Whether partial lines of ranks would be shown now."""
         return self._partial.wanted and self._progress.current.ending.stopping is None
 
     def without_steps(self, text: bytes) -> bytes:
@@ -221,7 +219,6 @@ class RunStatusLine:
         return max(self._partial.erase(), self._status.erase())
 
     def _text(self) -> str:
-        """Return the state of the run; "" if there is nothing to show."""
         progress, attempt = self._progress, self._progress.current
         if attempt.ending.stopping is not None or attempt.ending.leftovers:
             return self._ending_text()
@@ -262,7 +259,6 @@ class RunStatusLine:
         return f"attempt {number}: {ranks} started" if number else f"{ranks} started in {self._shown_dir}"
 
     def _live_text(self, ranks: str) -> str:
-        """Return the status for a terminal: ranks, elapsed time and progress, as much as fits."""
         attempt = self._progress.current
         parts = {} if self._measured is None else self._measured.parts()
         if not parts.keys() - {"silence"} and not attempt.number:

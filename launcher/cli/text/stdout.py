@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def is_pipe(stream: TextIO) -> bool:
-    """Return True if a stream is a pipe or a socket."""
     with suppress(OSError, ValueError):
         mode = os.fstat(stream.fileno()).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

@@ -15,8 +15,6 @@ from launcher.core.frozen import frozen
 
 
 class Look(TypedDict, total=False):
-    """Colours and weight of a text, as arguments of `click.style`."""
-
     fg: str
     bg: str
     bold: bool
@@ -49,8 +47,6 @@ _STATES: Mapping[str, Look] = {
 
 @frozen
 class Screen:
-    """The capabilities of a stream: colours, and the width of a terminal."""
-
     coloured: bool = False
     columns: int | None = None
 
@@ -90,7 +86,6 @@ class Screen:
         return "\n".join(lines)
 
     def state(self, text: str) -> str:
-        """Colour the state of a run or rank, or the exit status of a process."""
         look = WARNING if text.endswith((", slow", ", silent")) else _STATES.get(text, Look())
         return self.paint(text, ERROR if _ENDED_BADLY.match(text) else look)
 

@@ -82,7 +82,6 @@ def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterat
 
 
 def start_failure(event: NotBegun) -> Iterator[str]:
-    """Yield the error and hint of a run that could not start."""
     yield from (printable(line) for line in f"error: {event.message}".split("\n"))
     if event.hint is not None:
         yield f"hint: {printable(event.hint)}"
@@ -216,7 +215,6 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool
 def _log_of(
     culprit: int, verdict: Verdict, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
 ) -> Iterator[str]:
-    """Yield the path of the culprit's log, and its last lines unless the verdict has a traceback."""
     run_dir = RunDir(spec.run_dir)
     if not is_here and not run_dir.train_log(culprit).exists():
         yield remote_log(culprit, spec.ranks[0].server_id)

@@ -104,7 +104,6 @@ def headline(verdict: Verdict) -> str:
 
 
 def _loss(verdict: Verdict) -> str:
-    """Describe the lost servers, or the servers that cannot reach each other."""
     if verdict.stood_still_s is not None and not verdict.apart:
         return f"the launcher's machine stalled for {verdict.stood_still_s:.0f} s, so its servers gave up on it"
     if verdict.servers and not verdict.apart:

@@ -27,11 +27,7 @@ SHOWN = 8  # checkpoints listed in a hint
 
 
 def resolve_checkpoint(
-    options: RunOptions,
-    program: str,
-    settings: Mapping[str, Any],
-    named: Collection[str],
-    defaults: Mapping[str, Any],
+    options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str], defaults: Mapping[str, Any]
 ) -> Path | None:
     """Return the checkpoint to resume from, or a directory of checkpoints; None if "auto" finds none.
 

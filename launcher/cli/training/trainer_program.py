@@ -94,7 +94,6 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
 def _resumed(
     options: RunOptions, recipe: str, settings: Any, defaults: Any, chosen: Sequence[str]
 ) -> tuple[Sequence[str], ResumedFrom | None, Sequence[str]]:
-    """Return the trainer's words for --resume, the checkpoint with its run, and notes."""
     if options.resume is None:
         return (), None, ()
     from launcher.cli.training.resume import continued, resolve_checkpoint  # only for --resume
@@ -119,12 +118,10 @@ MICRO_BATCHES = "train.micro_batches"
 
 @frozen
 class EffectiveSetting:
-    """A setting by its dotted name. `origin`: default, a line of a file, or an option."""
-
     name: str
     value: Any
     default: Any  # None for entries with a name that the user chose
-    origin: str
+    origin: str  # "default", a line of a file, or an option
 
 
 def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:

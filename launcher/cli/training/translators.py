@@ -29,8 +29,6 @@ MODULE = "launcher.trainer.decode"
 
 @frozen
 class Decoding:
-    """The settings of beam search."""
-
     beam: int
     alpha: float
     batch_tokens: int
@@ -84,7 +82,12 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
     it has no model yet. A checkpoint of any layout is merged into a temporary directory, which is removed afterwards.
     Raises UnreadableError if it does not exist or is damaged, and UsageError if it belongs to another program.
     """
-    if (model := _final_model(runs_dir, reference)) is not None:
+    places = [Path(reference), runs_dir / reference] if reference else []
+    with suppress(TlaunchError):  # the reference may be a checkpoint
+        places.append(find_run(runs_dir, reference).model)
+    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
+    found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
+    if (model := next(found, None)) is not None:
         _check_program(_program_of(model / CONFIG), model)
         yield model, str(model)
         return
@@ -93,22 +96,9 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
     _check_program(index.program, checkpoint)
     with tempfile.TemporaryDirectory(prefix="tlaunch-model-") as directory:
         model = Path(directory) / "model"
-        with (
-            progress_bar("merge", state_bytes(index, 1)) as advance,
-            opened(checkpoint, index, advance, say) as stored,
-        ):
+        with progress_bar("merge", state_bytes(index, 1)) as advance, opened(checkpoint, index, advance, say) as stored:
             merge(stored, model, moments=False)
         yield model, str(checkpoint)
-
-
-def _final_model(runs_dir: Path, reference: str) -> Path | None:
-    """Return the directory of a model at a path or in a run; None if there is no model."""
-    places = [Path(reference), runs_dir / reference] if reference else []
-    with suppress(TlaunchError):  # the reference may be a checkpoint
-        places.append(find_run(runs_dir, reference).model)
-    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
-    found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
-    return next(found, None)
 
 
 def _program_of(config: Path) -> str:

@@ -34,8 +34,6 @@ _WITHOUT_LOCAL_RANK = frozenset(("--use-env", "--no-local-rank"))
 
 @frozen
 class OtherLauncher:
-    """A launcher that was found in a command line."""
-
     name: str
     as_tlaunch: TlaunchLine | None  # the equivalent tlaunch command; None if there is none
     unclear: tuple[str, ...] = ()  # the options that cannot be translated

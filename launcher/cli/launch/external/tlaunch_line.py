@@ -108,7 +108,6 @@ def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], lis
 
 
 def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
-    """Return the equivalent words, quoted; None if there are none."""
     value, here = shell_words([each.value]), each.counterpart.here
     if each.counterpart.subject not in {None, *_OF_TABLE} or each.key in {*_MODULE, _NO_PYTHON}:
         return ()
@@ -178,7 +177,6 @@ def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerA
 
 
 def _devices(line: Line) -> int | None:
-    """Return the number of ranks per server, from the line or the launcher's default."""
     if line.of("devices"):
         return line.number_of("devices")
     default, ranks = _DEFAULT_DEVICES.get(line.launcher), line.number_of("ranks")
