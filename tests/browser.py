@@ -134,19 +134,14 @@ class Page:
     def picture(self):
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
+    def _events(self, *methods):
+        events = self._browser.events
+        return [params for session, method, params in events if session == self._session and method in methods]
+
     @property
     def loaded(self):
-        return [
-            params["request"]["url"]
-            for session, method, params in self._browser.events
-            if session == self._session and method == "Network.requestWillBeSent"
-        ]
+        return [params["request"]["url"] for params in self._events("Network.requestWillBeSent")]
 
     @property
     def complaints(self):
-        return [
-            params
-            for session, method, params in self._browser.events
-            if session == self._session
-            and method in {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
-        ]
+        return self._events("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")

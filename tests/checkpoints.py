@@ -7,17 +7,7 @@ import json
 from array import array
 from math import prod
 
-from launcher.checkpoint.index import (
-    BUFFERS,
-    INDEX,
-    KINDS,
-    TOKENIZER,
-    Index,
-    NamedBox,
-    PartFile,
-    index_text,
-    schema_of,
-)
+from launcher.checkpoint.index import BUFFERS, INDEX, KINDS, TOKENIZER, Index, NamedBox, PartFile, index_text, schema_of
 from launcher.checkpoint.replicas import has_copies
 from launcher.core.records import Layout
 from launcher.mesh.boxes import full_box
@@ -35,20 +25,9 @@ def numbered(shapes, dtype="F32"):
 
 
 def write(
-    path,
-    shapes,
-    values,
-    files=None,
-    *,
-    step=5,
-    dtype="F32",
-    layout=None,
-    settings=None,
-    kinds=KINDS,
-    buffers=None,
-    tokens=TOKENS,
-    **facts,
-):
+    path, shapes, values, files=None, *,
+    step=5, dtype="F32", layout=None, settings=None, kinds=KINDS, buffers=None, tokens=TOKENS, **facts,
+):  # fmt: skip
     path.mkdir(parents=True)
     buffers = buffers or {}
     files = files or {"rank0.safetensors": [NamedBox(name, full_box(shape)) for name, shape in shapes.items()]}
@@ -73,9 +52,8 @@ def write(
         "text": "text",
         "data": "",
     }
-    index = Index(
-        step=step, dtype=dtype, shapes=shapes, files=parts, kinds=kinds, buffers=buffers, **{**known, **facts}
-    )
+    known |= {"step": step, "dtype": dtype, "shapes": shapes, "files": parts, "kinds": kinds, "buffers": buffers}
+    index = Index(**{**known, **facts})
     index = dataclasses.replace(index, schema=schema_of(index, has_copies=has_copies(parts)))
     (path / INDEX).write_text(index_text(index))
     return path

@@ -38,22 +38,16 @@ def test_data_is_found_from_an_installed_copy(installed, name, file):
 
 
 def test_the_readme_command_works_from_an_installed_copy(installed):
-    done = python(
-        installed,
-        "from launcher.cli.main import main; main()",
-        *["run", "--rank-table", "rank_tables/rank_table_8pcs.json", "--mp", "2", "--pp", "2", "--dry-run"],
-        *["--config", "recipes/transformer/tutorial.toml"],
-    )
+    options = ["--rank-table", "rank_tables/rank_table_8pcs.json", "--config", "recipes/transformer/tutorial.toml"]
+    words = ["run", *options, "--mp", "2", "--pp", "2", "--dry-run"]
+    done = python(installed, "from launcher.cli.main import main; main()", *words)
     assert done.returncode == 0, done.stderr
     assert "RANK_ID=7" in done.stdout
 
 
 def test_the_built_in_corpus_comes_with_the_wheel(installed, tmp_path):
-    done = python(
-        installed,
-        "from pathlib import Path; from launcher.corpus.sample import write_sample; print(write_sample(Path(sys.argv[1]))[0])",
-        tmp_path,
-    )
+    writes = "from pathlib import Path; from launcher.corpus.sample import write_sample; print(write_sample(Path(sys.argv[1]))[0])"
+    done = python(installed, writes, tmp_path)
     assert Path(done.stdout.strip()).read_text().count("\n") == 12_000, done.stderr
 
 
