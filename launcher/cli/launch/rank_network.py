@@ -12,7 +12,6 @@ from launcher.core.errors import TlaunchError
 from launcher.core.machine.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
 from launcher.core.records import Server
 from launcher.engines.host_match import Host, local_servers, own_interface, read_host
-from launcher.engines.mpi import find_mpirun
 from launcher.engines.mpi_match import variables_under
 
 
@@ -32,6 +31,8 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
     interface = None if here is None else own_interface(servers, here)
     mpi_variables: Mapping[str, str] = {}  # without MPI ranks, agents find out
     if go_by_names(servers) and prepared.options.engine == "mpi" and prepared.request.mpi_ranks:
+        from launcher.engines.mpi import find_mpirun  # only for MPI ranks
+
         with suppress(TlaunchError):  # a missing mpirun is reported later
             environment = {**prepared.request.inherited_env, **prepared.request.user_env}
             mpirun = find_mpirun(os.environ)
