@@ -175,7 +175,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Raise UsageError if another user than root owns `path`, and its directory is not in TLAUNCH_SAFE_DIRECTORY.
+    """Raise UsageError if `path` belongs to a user other than this one or root, unless TLAUNCH_SAFE_DIRECTORY has its directory.
 
     The project file sets options and environment variables, and `.git` decides which project file applies.
     """
