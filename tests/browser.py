@@ -19,7 +19,6 @@ OPTIONS = (
 
 
 def found():
-    """The command of a browser that starts here; None without one. A package may hold one that does not."""
     for command in filter(None, map(shutil.which, COMMANDS)):
         tried = subprocess.run([command, "--version"], capture_output=True, timeout=PATIENCE_S, check=False)
         if tried.returncode == 0:
@@ -29,7 +28,6 @@ def found():
 
 @contextmanager
 def browser(command, profile):
-    """A browser with an empty profile in that directory; it has ended at the end, with all that it has started."""
     to_browser, requests = os.pipe()
     answers, from_browser = os.pipe()
     script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
@@ -57,7 +55,6 @@ class Browser:
         self.events = []  # (session, method, params) that have come so far
 
     def call(self, method, session=None, **params):
-        """Call a method, and return its result; note the events that come before."""
         self._calls += 1
         message = {"id": self._calls, "method": method, "params": params, **({"sessionId": session} if session else {})}
         self._sent.write(json.dumps(message).encode() + b"\0")
@@ -77,7 +74,6 @@ class Browser:
         return b"".join(pieces)
 
     def page(self, address, *, width=1000, height=900, dark=False):
-        """A page in a tab of its own, which loads that address."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -104,13 +100,11 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def value(self, script):
-        """The value of an expression of JavaScript."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     def text(self, selector):
-        """The text of the first element that matches; empty where there is none."""
         return self.value(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''")
 
     def texts(self, selector):
@@ -140,21 +134,14 @@ class Page:
     def picture(self):
         return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
+    def _events(self, *methods):
+        events = self._browser.events
+        return [params for session, method, params in events if session == self._session and method in methods]
+
     @property
     def loaded(self):
-        """The addresses of all that was asked for so far."""
-        return [
-            params["request"]["url"]
-            for session, method, params in self._browser.events
-            if session == self._session and method == "Network.requestWillBeSent"
-        ]
+        return [params["request"]["url"] for params in self._events("Network.requestWillBeSent")]
 
     @property
     def complaints(self):
-        """What the browser has found wrong so far: exceptions, what the page's policy forbids, ..."""
-        return [
-            params
-            for session, method, params in self._browser.events
-            if session == self._session
-            and method in {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
-        ]
+        return self._events("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")

@@ -25,7 +25,6 @@ TOKENS = b"a tokenizer"
 
 
 def numbered(shapes, dtype="F32"):
-    """Different values for every element of every kind, by the name of a parameter."""
     numbers = itertools.count(1)
     return {
         name: [array(ARRAYS[dtype], itertools.islice(numbers, prod(shape))) for _ in KINDS]
@@ -34,24 +33,9 @@ def numbered(shapes, dtype="F32"):
 
 
 def write(
-    path,
-    shapes,
-    values,
-    files=None,
-    *,
-    step=5,
-    dtype="F32",
-    layout=None,
-    settings=None,
-    kinds=KINDS,
-    buffers=None,
-    tokens=TOKENS,
-    **facts,
-):
-    """Write a checkpoint of the boxes of each file, without names: of all tensors whole in one file if none are given.
-
-    `buffers` gives the shapes of those, whose values are the first of `values`; None of `tokens` writes no tokenizer.
-    """
+    path, shapes, values, files=None, *,
+    step=5, dtype="F32", layout=None, settings=None, kinds=KINDS, buffers=None, tokens=TOKENS, **facts,
+):  # fmt: skip
     path.mkdir(parents=True)
     buffers = buffers or {}
     files = files or {"rank0.safetensors": [NamedBox(name, full_box(shape)) for name, shape in shapes.items()]}
@@ -76,16 +60,13 @@ def write(
         "text": "text",
         "data": "",
     }
-    index = Index(
-        step=step, dtype=dtype, shapes=shapes, files=parts, kinds=kinds, buffers=buffers, **{**known, **facts}
-    )
-    index = with_schema(index)
+    known |= {"step": step, "dtype": dtype, "shapes": shapes, "files": parts, "kinds": kinds, "buffers": buffers}
+    index = with_schema(Index(**{**known, **facts}))
     (path / INDEX).write_text(index_text(index))
     return path
 
 
 def elements(values, shape, box):
-    """The elements of a box in row-major order."""
     found = array(values.typecode)
     for place in itertools.product(*(range(start, stop) for start, stop in zip(box.start, box.stop, strict=True))):
         number = 0
@@ -96,7 +77,6 @@ def elements(values, shape, box):
 
 
 def tensors_in(path):
-    """Every tensor of a safetensors file: its shape and its values."""
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])

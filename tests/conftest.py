@@ -119,7 +119,6 @@ def _is_kept(path):
 
 
 def wait_until(condition, what, patience_s=PATIENCE_S):
-    """The first true value of `condition`, which has the processor for at most a quarter of the time."""
     deadline = time.monotonic() + patience_s
     begun = time.thread_time()
     while not (value := condition()):
@@ -135,7 +134,6 @@ def _wait_until():
 
 
 def executable(path, text="#!/bin/sh\n"):
-    """Write a program, and return its path."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     path.chmod(0o755)
@@ -152,7 +150,6 @@ def stub_of_mpi4py(directory, says):
 
 
 def free_port():
-    """A port that is free now, below those that the kernel gives to connections: none takes it before its server does."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(min(10_000, lowest // 2), lowest)
@@ -169,7 +166,6 @@ def refusing_port():
 
 
 def pids_in(runs):
-    """Of every rank, and descendant of a rank, of any run in this directory of runs."""
     mark = f"TLAUNCH_RUN_DIR={runs}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -181,7 +177,6 @@ def pids_in(runs):
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Gives a function that puts a shell script on PATH, which holds nothing else then."""
     directory = tmp_path / "bin"
     directory.mkdir()
     monkeypatch.setenv("PATH", str(directory))
@@ -190,7 +185,6 @@ def install(tmp_path, monkeypatch):
 
 @pytest.fixture
 def connected():
-    """Both ends of a connection, that of the side which listened first."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         theirs = socket.create_connection(server.getsockname())
         with theirs, server.accept()[0] as ours:
@@ -217,8 +211,6 @@ def memory_group(request):
 
 @pytest.fixture(scope="session")
 def suspend():
-    """Gives a function that stops a process, and returns when it has stopped: a signal alone leaves it time to act."""
-
     def stop(pid):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: (found := stat(pid)) and found.stopped, f"that {pid} has stopped")

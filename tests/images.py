@@ -9,7 +9,6 @@ COUNTS = (3, 1, 4, 2, 5, 7)  # records of each file, the test's last
 
 
 def write_images(directory, counts=COUNTS):
-    """Write files of so many records of random pixels, and return the records of all, the test's last."""
     directory.mkdir(parents=True, exist_ok=True)
     random, records = Random(1), []
     for name, count in zip((*TRAIN_FILES, TEST_FILE), counts, strict=True):

@@ -10,7 +10,6 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_whoever_uses_hosts_or_slurm_is_in_their_group(request):
-    """Of the tests of this session: all, where all are run."""
     used = {
         (item.nodeid.partition("::")[0], group)
         for item in request.session.items

@@ -22,8 +22,6 @@ assert launcher.NAME == "mine", launcher
 
 @pytest.fixture(name="python")
 def _python(tmp_path):
-    """Run a program in a directory of its own, as a rank."""
-
     def run(code, **variables):
         (tmp_path / "train.py").write_text(code)
         rank = {"TLAUNCH_HEARTBEAT_FILE": str(tmp_path / "heartbeat"), "TLAUNCH_RUN_DIR": str(tmp_path)}
@@ -75,10 +73,8 @@ def test_a_program_with_its_own_launcher_reports(python, tmp_path, where):
     else:
         (directory / "launcher").mkdir()
         (directory / "launcher" / "__init__.py").write_text(MINE)
-    before = {
-        "later": "import sys; import tlaunch; tlaunch.beat(1); sys.path.insert(0, 'src')",
-        "imported first": "import launcher",
-    }
+    late = "import sys; import tlaunch; tlaunch.beat(1); sys.path.insert(0, 'src')"
+    before = {"later": late, "imported first": "import launcher"}
     variables = {"PYTHONPATH": str(directory)} if where == "on PYTHONPATH" else {}
     python(f"{before.get(where, '')}\nimport tlaunch\n{REPORTS}", **variables)
     assert json.loads((tmp_path / "heartbeat").read_text())["step"] == 3

@@ -23,8 +23,6 @@ SPELT = "'walked' + ' value'"  # in programs under test, so that their source do
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk: its section's heading, the limit of files outside `core`, and the fields of walk.json (see the tracer)."""
-
     heading: str
     max_files: int
     marker: str = ""
@@ -46,22 +44,17 @@ FAILURE = Walk(
 )  # fmt: skip
 LINE = Walk("A line, from a rank to `logs -f`", 10, MARKER)
 BATCH = Walk(
-    "A batch, through a training step",
-    17,
-    types=("Batch", "TokenizedPairs", "Tensor", "Tensors", "Parameter"),
+    "A batch, through a training step", 17, types=("Batch", "TokenizedPairs", "Tensor", "Tensors", "Parameter"),
     within="train_step",
-)
+)  # fmt: skip
 CHECKPOINT = Walk(
     "A checkpoint, from save to resume on another layout", 20, types=("OwnedBox", "NamedBox", "PartFile", "Index")
 )
 STRATEGY = Walk(
-    "A sharding strategy, from the setting to the collective",
-    28,
+    "A sharding strategy, from the setting to the collective", 28,
     types=("Partition", "ShardingPlan", "PlannedOperator", "Step", "ParameterSum", "Stage", "Group"),
-    opaque=("World", "QuickstartSettings", "Training"),
-    until="sum_gradients",
-    numbers=((1, 2), (2, 1)),
-)
+    opaque=("World", "QuickstartSettings", "Training"), until="sum_gradients", numbers=((1, 2), (2, 1)),
+)  # fmt: skip
 
 
 def traced(walk, folder, command, cwd):
@@ -85,7 +78,6 @@ def contradicted(earlier, later, processes):
 
 
 def recorded(folder):
-    """Yield and forget what was recorded: process, file and function, in order."""
     seen = folder / "seen.txt"
     for line in seen.read_text().splitlines():
         process, path, function = line.split("\t")
@@ -149,14 +141,10 @@ def test_a_failure_to_the_printed_verdict(tmp_path):
 
 def test_a_line_to_logs_follow(tmp_path):
     """Followed: the text of a line that a rank writes while `logs --follow` waits for it."""
-    (tmp_path / "program.py").write_text(
-        "import pathlib, time\n"
-        "print('begun', flush=True)\n"
-        "deadline = time.monotonic() + 60\n"
-        "while not pathlib.Path('speak').exists() and time.monotonic() < deadline:\n"
-        "    time.sleep(0.02)\n"
-        f"print({SPELT} + '\\n', end='', flush=True)\n"  # in one write
-    )
+    waits = "while not pathlib.Path('speak').exists() and time.monotonic() < deadline: time.sleep(0.02)"
+    begins = f"import pathlib, time\nprint('begun', flush=True)\ndeadline = time.monotonic() + 60\n{waits}\n"
+    speaks = f"print({SPELT} + '\\n', end='', flush=True)\n"  # in one write
+    (tmp_path / "program.py").write_text(begins + speaks)
     options = ("--devices", "1", "--console", "none")
     argv = [sys.executable, "-m", "launcher", "run", *options, "--", sys.executable, "program.py"]
     run = subprocess.Popen(argv, cwd=tmp_path)

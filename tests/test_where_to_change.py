@@ -28,7 +28,6 @@ def test_every_file_exists():
 
 
 def test_every_line_of_a_docstring_is_an_entry():
-    """A line without files or without a rule would be missing on the page."""
     found = SCRIPT["entries_of_packages"]()
     for path in (ROOT / "launcher").rglob("__init__.py"):
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

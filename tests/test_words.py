@@ -51,7 +51,6 @@ def sentences(text):
 
 @cache
 def modules():
-    """Return the syntax tree of every module, by path."""
     paths = sorted((ROOT / "launcher").rglob("*.py"))
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
@@ -89,9 +88,8 @@ def documentation():
 def test_phrases_that_plain_english_rarely_uses_are_rare(texts):
     found = list(texts())
     total = sum(words(text) for _, text in found)
-    lines = [
-        f"{path}: {sentence}" for path, text in found for sentence in sentences(text) for _ in PHRASE.finditer(sentence)
-    ]
+    read = [(path, sentence) for path, text in found for sentence in sentences(text)]
+    lines = [f"{path}: {sentence}" for path, sentence in read for _ in PHRASE.finditer(sentence)]
     worst = "\n".join(f"{line[:200]} ({count})" for line, count in Counter(lines).most_common(SHOWN))
     rate = 1000 * len(lines) / total
     assert rate <= MAX_PER_1000_WORDS, f"{rate:.1f} per 1,000 of {total} words; read again:\n{worst}"

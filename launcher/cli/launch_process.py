@@ -21,10 +21,7 @@ from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:
-    """Start a run with the options on stdin.
-
-    The outcome or the error is written as JSON to the file descriptor in `sys.argv`.
-    """
+    """Start a run with the options on stdin; write the outcome or the error as JSON to the descriptor in `sys.argv`."""
     parent_pid, answer_fd = map(int, sys.argv[1:])
     os.set_inheritable(answer_fd, False)
     signal_of_parents_end(signal.SIGTERM)
@@ -52,11 +49,7 @@ def _run(given: dict[str, Any], answer_fd: int) -> int:
 
 
 def _checked(given: dict[str, Any]) -> RunOptions:
-    """Return the options after the type and range checks of `tlaunch run`.
-
-    Raises:
-        UsageError: an option has the wrong type or is out of range.
-    """
+    """Return the options. Raises UsageError if one has the wrong type or is out of the range of `tlaunch run`."""
     try:
         options = decode(RunOptions, given)
         keep_max_table_size()

@@ -40,71 +40,47 @@ from launcher.core.errors import (
 )
 from launcher.core.text import printable
 
-# The sections of `tlaunch --help`; `name: (module:attribute, short help of the command)`.
+# The sections of `tlaunch --help`; `name: (module in launcher.cli.commands:attribute, short help of the command)`.
 # Help reads this table and imports no command.
 SECTIONS: dict[str, Commands] = {
     "Run": {
-        "run": ("launcher.cli.commands.run:run", "Start one process per device and supervise them."),
-        "rerun": ("launcher.cli.commands.rerun:rerun", "Repeat a run, optionally with changed options."),
-        "stop": ("launcher.cli.commands.stop:stop", "Stop a run and wait until its processes have ended."),
-        "wait": ("launcher.cli.commands.stop:wait", "Wait for a run to end, and exit with its exit code."),
-        "exec": ("launcher.cli.commands.exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
-        "render": (
-            "launcher.cli.commands.render.render_command:render",
-            "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash.",
-        ),
-        "explain": (
-            "launcher.cli.commands.explain:explain",
-            "Show where a rank's variables and the trainer's settings come from.",
-        ),
-        "doctor": (
-            "launcher.cli.commands.doctor.doctor_command:doctor",
-            "Check all servers for problems that would break a run.",
-        ),
+        "run": (".run:run", "Start one process per device and supervise them."),
+        "rerun": (".rerun:rerun", "Repeat a run, optionally with changed options."),
+        "stop": (".stop:stop", "Stop a run and wait until its processes have ended."),
+        "wait": (".stop:wait", "Wait for a run to end, and exit with its exit code."),
+        "exec": (".exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
+        "render": (".render.render_command:render", "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash."),
+        "explain": (".explain:explain", "Show where a rank's variables and the trainer's settings come from."),
+        "doctor": (".doctor.doctor_command:doctor", "Check all servers for problems that would break a run."),
     },
     "Look at runs": {
-        "ps": ("launcher.cli.commands.ps:ps", "List the active runs, newest first."),
-        "status": ("launcher.cli.commands.status:status", "Show the state of a run, rank by rank."),
-        "top": (
-            "launcher.cli.commands.top.top_command:top",
-            "Watch every rank's progress, CPU and memory until the run ends.",
-        ),
-        "logs": (
-            "launcher.cli.commands.logs.logs_command:logs",
-            "Show the logs of all ranks: one after another, merged or collapsed.",
-        ),
-        "why": ("launcher.cli.commands.why:why", "Show which rank failed first and why."),
-        "stacks": ("launcher.cli.commands.stacks:stacks", "Show the current Python stack of every rank."),
-        "report": (
-            "launcher.cli.commands.report.report_command:report",
-            "Show the results of runs, as text or with charts.",
-        ),
-        "prune": ("launcher.cli.commands.prune:prune", "Remove finished runs and print their names."),
+        "ps": (".ps:ps", "List the active runs, newest first."),
+        "status": (".status:status", "Show the state of a run, rank by rank."),
+        "top": (".top.top_command:top", "Watch every rank's progress, CPU and memory until the run ends."),
+        "logs": (".logs.logs_command:logs", "Show the logs of all ranks: one after another, merged or collapsed."),
+        "why": (".why:why", "Show which rank failed first and why."),
+        "stacks": (".stacks:stacks", "Show the current Python stack of every rank."),
+        "report": (".report.report_command:report", "Show the results of runs, as text or with charts."),
+        "prune": (".prune:prune", "Remove finished runs and print their names."),
     },
     "Rank tables": {
-        "validate": ("launcher.cli.commands.validate:validate", "Check rank tables as HCCL does."),
-        "table": ("launcher.cli.commands.table:table", "Show, compare, make and repair rank tables."),
+        "validate": (".validate:validate", "Check rank tables as HCCL does."),
+        "table": (".table:table", "Show, compare, make and repair rank tables."),
     },
     "Bundled trainer": {
-        "data": ("launcher.cli.commands.data:data", "Prepare sentence pairs and images for the trainer."),
-        "plan": ("launcher.cli.commands.plan:plan", "Show how a training is divided among ranks."),
-        "ckpt": ("launcher.cli.commands.ckpt:ckpt", "List, verify, compare, merge and convert checkpoints."),
-        "translate": ("launcher.cli.commands.translate:translate", "Translate lines from stdin with a trained model."),
-        "evaluate": (
-            "launcher.cli.commands.translate:evaluate",
-            "Score a trained model's translations with BLEU and chrF.",
-        ),
+        "data": (".data:data", "Prepare sentence pairs and images for the trainer."),
+        "plan": (".plan:plan", "Show how a training is divided among ranks."),
+        "ckpt": (".ckpt:ckpt", "List, verify, compare, merge and convert checkpoints."),
+        "translate": (".translate:translate", "Translate lines from stdin with a trained model."),
+        "evaluate": (".translate:evaluate", "Score a trained model's translations with BLEU and chrF."),
     },
     "Shell": {
-        "completion": (
-            "launcher.cli.commands.completion:completion",
-            "Print a shell script that completes commands, options and runs.",
-        ),
+        "completion": (".completion:completion", "Print a shell script that completes commands, options and runs.")
     },
 }
 
 # Commands that only tlaunch calls; help does not list them.
-HIDDEN: Commands = {"agent": ("launcher.cli.commands.agent_command:agent", "Supervise one server's ranks.")}
+HIDDEN: Commands = {"agent": (".agent_command:agent", "Supervise one server's ranks.")}
 
 MAX_HELP_WIDTH = 120  # columns, on wider terminals
 HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")
@@ -190,18 +166,10 @@ def _call(words: Sequence[str]) -> Any:
         # `tlaunch` without a command shows help, which newer versions of click raise as an error.
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             raise
-        raise _refusal(
-            error, words
-        ) from None  # no local variable: it would keep the traceback's frames and sockets alive
+        from launcher.cli.options.refusals import refusal  # most command lines are correct
 
-
-def _refusal(error: TlaunchError | click.ClickException, words: Sequence[str]) -> TlaunchError:
-    """Return the usage error for a command line, with a hint if a duration was split into two words."""
-    from launcher.cli.options.refusals import as_usage_error, hint_of_duration  # most command lines are correct
-
-    refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
-    refused.hint = hint_of_duration(refused, words, tlaunch) or refused.hint
-    return refused
+        # No local variable: it would keep the traceback's frames and sockets alive.
+        raise refusal(error, words, tlaunch) from None
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
@@ -278,11 +246,9 @@ def _fail(error: OSError) -> int:
 
 
 def _is_directory_missing() -> bool:
-    try:
-        os.getcwd()  # noqa: PTH109 - `--help` needs no path
-    except FileNotFoundError:
-        return True
-    return False
+    with suppress(FileNotFoundError):
+        return not os.getcwd()  # noqa: PTH109 - `--help` needs no path
+    return True
 
 
 def _is_about_stdout(error: OSError) -> bool:

@@ -30,6 +30,15 @@ AUTO = "auto"  # value of --resume
 MAX_NAME_BYTES = 200  # file systems allow 255
 FORWARDABLE = ("USR1", "USR2", "HUP", "WINCH", "URG")
 _FLAGS = {"engine_options": "--engine-option", "settings": "--set"}  # options with another name than their field
+OF_TRAINER = (
+    "recipe",
+    "config",
+    "settings",
+    "data",
+    "resume",
+    "save_strategy",
+    "profile",
+)  # only for the bundled trainer
 # Variables that --env cannot set, each with the hint of the error.
 DECIDED_BY_TLAUNCH = {
     **dict.fromkeys(
@@ -123,36 +132,22 @@ class RunOptions:
 
 
 def check_options(options: RunOptions) -> None:
-    """Check that the options do not contradict each other.
-
-    Raises:
-        UsageError: two options exclude each other, or an option needs another one.
-    """
-    if options.rank_table is not None and options.devices is not None:
-        raise UsageError("--rank-table and --devices cannot be combined", hint="give one of them")
-    if options.json and not options.dry_run:
-        raise UsageError("--json needs --dry-run", hint="add --dry-run")
-    contradictory = {"--preload and --no-preload": options.preload is not None and options.no_preload}
-    contradictory["--quiet and --verbose"] = options.quiet and options.verbose
+    """Raise UsageError if two options exclude each other, or an option needs another one."""
+    contradictory = {
+        "--rank-table and --devices": options.rank_table is not None and options.devices is not None,
+        "--preload and --no-preload": options.preload is not None and options.no_preload,
+        "--quiet and --verbose": options.quiet and options.verbose,
+        "--detach and --dry-run": options.detach and options.dry_run,
+    }
     for both in filter(contradictory.get, contradictory):
         raise UsageError(f"{both} cannot be combined", hint="give one of them")
-    if options.detach and options.dry_run:
-        raise UsageError("--detach and --dry-run cannot be combined", hint="give one of them")
-    trainers = {
-        "--recipe": options.recipe,
-        "--config": options.config,
-        "--set": options.settings,
-        "--data": options.data,
-        "--resume": options.resume,
-        "--save-strategy": options.save_strategy,
-        "--profile": options.profile,
-    }
-    if options.command and (given := [option for option, value in trainers.items() if value]):
+    if options.json and not options.dry_run:
+        raise UsageError("--json needs --dry-run", hint="add --dry-run")
+    if options.command and (given := [flag(name) for name in OF_TRAINER if getattr(options, name)]):
+        is_are, them = ("is", "it") if len(given) == 1 else ("are", "them")
         raise UsageError(
-            f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} only for the bundled trainer, "
-            f"but COMMAND ({options.command[0]}) is given",
-            hint=f"put {'it' if len(given) == 1 else 'them'} after COMMAND to pass {'it' if len(given) == 1 else 'them'} "
-            "to that program",
+            f"{' and '.join(given)} {is_are} only for the bundled trainer, but COMMAND ({options.command[0]}) is given",
+            hint=f"put {them} after COMMAND to pass {them} to that program",
         )
     if options.command and not options.command[0]:
         raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
@@ -161,10 +156,8 @@ def check_options(options: RunOptions) -> None:
     _check_engine_options(options)
     if options.name is not None:
         if not can_be_in_name(options.name):
-            raise UsageError(
-                f"--name {options.name!r} cannot be part of a directory's name",
-                hint="use letters, digits, `.` and `-`",
-            )
+            message = f"--name {options.name!r} cannot be part of a directory's name"
+            raise UsageError(message, hint="use letters, digits, `.` and `-`")
         check_name_length(options.name, MAX_NAME_BYTES, "the run's start time")
 
 
@@ -179,13 +172,10 @@ def _check_engine_options(options: RunOptions) -> None:
             "--engine mpi needs --rank-table or --devices",
             hint="use `--rank-table FILE` for several servers, or `--devices N` for this machine",
         )
-    if options.engine_options and not options.by_engine:
-        raise UsageError("--engine-option is only for mpirun and srun", hint="add --engine mpi or --engine slurm")
-    if options.mpi_ranks is not None and not options.by_engine:
-        raise UsageError(
-            f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks is only for mpirun and srun",
-            hint="add --engine mpi or --engine slurm",
-        )
+    given = ["--engine-option"] if options.engine_options else []
+    given += [] if options.mpi_ranks is None else [f"--{'' if options.mpi_ranks else 'no-'}mpi-ranks"]
+    if given and not options.by_engine:
+        raise UsageError(f"{given[0]} is only for mpirun and srun", hint="add --engine mpi or --engine slurm")
     if options.mpi_ranks and options.preload is not None:
         raise UsageError(
             "--preload cannot be combined with --mpi-ranks: mpirun or srun starts each rank as a new process",
@@ -211,12 +201,9 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
 
 
 def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
-    """Return the variables of an option like `--env`: KEY=VALUE, or KEY to copy the current value.
+    """Return the variables of an option like `--env`: KEY=VALUE, or KEY to copy the current value. The last value wins.
 
-    If a name is given twice, the last value wins.
-
-    Raises:
-        UsageError: a pair has another form, or tlaunch sets the variable itself.
+    Raises UsageError if a pair has another form, or tlaunch sets the variable itself.
     """
     variables: dict[str, str] = {}
     for pair in pairs:
@@ -232,9 +219,8 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
         if name in DECIDED_BY_TLAUNCH:
             raise UsageError(f"{option} {name}: tlaunch sets this variable itself", hint=DECIDED_BY_TLAUNCH[name])
         if value == MASK:
-            raise UsageError(
-                f"{option} {name}: {value} is the placeholder of a masked secret", hint="fill in the value"
-            )
+            masked = f"{option} {name}: {value} is the placeholder of a masked secret"
+            raise UsageError(masked, hint="fill in the value")
         variables[name] = value if separator else os.environ[name]
     return variables
 
@@ -242,8 +228,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
 def signal_numbers(names: str) -> tuple[int, ...]:
     """Parse the value of --forward-signals, such as "USR1,SIGHUP". "" and "none" give no signals.
 
-    Raises:
-        UsageError: a name is unknown, or the signal cannot be forwarded.
+    Raises UsageError if a name is unknown, or the signal cannot be forwarded.
     """
     wanted = [name.strip().upper().removeprefix("SIG") for name in names.split(",")]
     if wanted in ([""], ["NONE"]):
@@ -258,11 +243,7 @@ def signal_numbers(names: str) -> tuple[int, ...]:
 
 
 def preloaded_modules(names: str) -> tuple[str, ...]:
-    """Parse the value of --preload, such as "torch,numpy.random".
-
-    Raises:
-        UsageError: a name is not a valid module name.
-    """
+    """Parse the value of --preload, such as "torch,numpy.random". Raises UsageError for an invalid module name."""
     modules = tuple(name.strip() for name in names.split(",") if name.strip())
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
@@ -274,11 +255,7 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
 
 
 def check_name_length(name: str, max_bytes: int, added: str) -> None:
-    """Check that a name is short enough for a directory name that also contains `added`.
-
-    Raises:
-        UsageError: the name has more than `max_bytes` bytes.
-    """
+    """Raise UsageError if a name has more than `max_bytes` bytes, so that a directory's name has no room for `added`."""
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
@@ -290,8 +267,7 @@ def check_name_length(name: str, max_bytes: int, added: str) -> None:
 def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
     """Return the options with `server` from the environment, if servers are started by hand from a rank table.
 
-    Raises:
-        UsageError: `server` or `coordinator_port` is given, but the run does not use it.
+    Raises UsageError if `server` or `coordinator_port` is given, but the run does not use it.
     """
     if options.by_engine and options.coordinator_port is not None:
         raise UsageError(
@@ -308,10 +284,8 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
         if options.by_engine
         else "needs --rank-table: without a table, this machine is the only server"
     )
-    raise UsageError(
-        f"--server {why}",
-        hint="leave it out; it is only for servers of a rank table that are started by hand",
-    )
+    hint = "leave it out; it is only for servers of a rank table that are started by hand"
+    raise UsageError(f"--server {why}", hint=hint)
 
 
 def check_server_id(said: str, server_ids: Sequence[str]) -> None:

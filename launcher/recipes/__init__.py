@@ -4,6 +4,6 @@ To change a bundled program: catalog.py, launcher/trainer/programs/program.py, t
     and checks need no torch).
 To change a setting of every program: train.py, settings.py, launcher/trainer/session.py (templates/transformer.toml
     has a line for it; a test compares them).
-To change what `tlaunch explain --settings` shows: load.py, launcher/cli/training/effective_settings.py (the output is
+To change what `tlaunch explain --settings` shows: load.py, launcher/cli/training/trainer_program.py (the output is
     a valid file for `--config`).
 """

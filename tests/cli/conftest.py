@@ -28,14 +28,11 @@ BEGINNING_BYTES = 1 << 20
 
 
 def beginning(log):
-    """Enough of it: some ranks write as fast as they can."""
     with log.open("rb") as file:
         return file.read(BEGINNING_BYTES).decode(errors="replace")
 
 
 class Launcher:
-    """`tlaunch` in a directory of its own."""
-
     def __init__(self, directory, wait_until):
         self.directory = directory
         self._wait_until = wait_until
@@ -46,19 +43,15 @@ class Launcher:
         return [sys.executable, "-m", "launcher", *map(str, arguments)]
 
     def run(self, *arguments, **options):
-        """Run to the end, with `code` if there is one; stdout and stderr as text."""
         return self.ended(self.argv(*arguments), **options)
 
     def shell(self, script, *arguments, **options):
-        """Run a shell's script to the end, in which "$@" is the command."""
         return self.ended(["bash", "-c", script, "bash", *self.argv(*arguments)], **options)
 
     def python(self, code, *arguments, **options):
-        """Run Python code to the end."""
         return self.ended([sys.executable, "-c", code, *map(str, arguments)], **options)
 
     def ended(self, argv, *, env=None, code=None, **options):
-        """Run any program in this directory to the end, with the environment that the command would have."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": PATIENCE_S}
         environment = self.environment(env or {})
         done = subprocess.run(argv, env=environment, check=False, **{"cwd": self.directory, **pipes, **options})
@@ -66,7 +59,6 @@ class Launcher:
         return done
 
     def call(self, *arguments, env=None, input=None, code=None, **options):  # noqa: A002 - as subprocess.run calls it
-        """As `run`, in this process: for commands that start none."""
         typed = list(map(str, arguments))
         done = call(typed, env=self.environment(env or {}), given=input, **{"cwd": self.directory, **options})
         assert code in {None, done.returncode}, done
@@ -78,15 +70,11 @@ class Launcher:
         with os.fdopen(child, "wb") as stdout:
             clean = {"TERM": "xterm", "NO_COLOR": "", "FORCE_COLOR": "", "COLUMNS": "200"}
             self.call(*arguments, env={**clean, **variables}, stdout=stdout)
-        shown = b""
-        with suppress(OSError):  # Linux: the other end is closed
-            while piece := os.read(parent, 65536):
-                shown += piece
+        shown = read_until(parent, None)
         os.close(parent)
         return shown.decode().replace("\r\n", "\n")
 
     def transcript(self, *done):
-        """What commands have said, for a snapshot."""
         return transcript(*done, directory=self.directory)
 
     def scene(self, *commands, code=None, **options):
@@ -95,7 +83,6 @@ class Launcher:
         return self.transcript(*(self.call(*each, code=code, **options) for each in words))
 
     def refused(self, code, *commands, **options):
-        """As `scene`; nothing but a message on stderr is left behind, and no run."""
         before = sorted(self.directory.rglob("*"))
         told = self.scene(*commands, code=code, **options)
         assert all(line.startswith(("$ ", "! ", "[")) or not line for line in told.splitlines()), told
@@ -104,18 +91,15 @@ class Launcher:
         return told
 
     def write(self, name, text="", **options):
-        """A file of this text in this directory, with all directories above it."""
         path = self.directory / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text if isinstance(text, str) else json.dumps(text, indent=1), **options)
         return path
 
     def start(self, *arguments, **options):
-        """Start and return a Popen; it is killed and reaped at the end of the test, if need be."""
         return self.begin(self.argv(*arguments), **options)
 
     def begin(self, argv, *, env=None, **options):
-        """As `start`, any program."""
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
         environment = self.environment(env or {})
         process = subprocess.Popen(argv, cwd=self.directory, env=environment, **{**silent, **options})
@@ -123,7 +107,6 @@ class Launcher:
         return process
 
     def running(self, *arguments, ranks=2, **options):
-        """Start a run of so many ranks, and return its process when all of them are ready."""
         process = self.start("run", "--devices", ranks, *arguments, **options)
         self.wait_ready(ranks)
         return process
@@ -137,8 +120,6 @@ class Launcher:
         return {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **changes}
 
     def wait_ready(self, ranks, marker="ready"):
-        """Until every rank's log holds `marker`; the run's directory."""
-
         def all_ready():
             logs = [self.latest / f"device{rank}" / "train.log" for rank in range(ranks)]
             return all(log.is_file() and marker in beginning(log) for log in logs)
@@ -152,17 +133,14 @@ class Launcher:
 
     @property
     def report(self):
-        """What the latest run has reported."""
         return Report.from_json((self.latest / "report.json").read_text())
 
     def events(self, kind=object):
-        """All events of a class in the latest run so far; the last line may still be torn."""
         path = self.latest / "events.jsonl"
         lines = path.read_text().split("\n")[:-1] if path.is_file() else []
         return [event for line in lines if isinstance(event := from_line(line).event, kind)]
 
     def first(self, kind):
-        """The first event of a class, once the agent's thread has written it."""
         return self._wait_until(lambda: self.events(kind), f"an event of {kind.__name__}")[0]
 
     @staticmethod
@@ -172,7 +150,6 @@ class Launcher:
         return [each[2] for each in found if each and rank in _numbers(each[1])]
 
     def processes(self):
-        """The pids of every rank, and descendant of a rank, of any run in this directory."""
         return pids_in(self.runs)
 
     def close(self):
@@ -190,7 +167,6 @@ class Launcher:
 
 
 def read_until(descriptor, marker):
-    """What a terminal or a pipe shows, up to `marker`, or to its end where that is None."""
     shown = b""
     while marker is None or marker not in shown:
         assert select.select([descriptor], [], [], PATIENCE_S)[0], f"never shown: {marker}; but {shown}"
@@ -206,7 +182,6 @@ def read_until(descriptor, marker):
 
 
 def _numbers(ranges):
-    """Those that `0-2,5` stands for."""
     bounds = [part.split("-") for part in ranges.split(",")]
     return {number for bound in bounds for number in range(int(bound[0]), int(bound[-1]) + 1)}
 
@@ -238,7 +213,6 @@ def sample_tables():
 
 @pytest.fixture
 def umask():
-    """The mask of this process, which can be read only by setting it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
@@ -246,7 +220,6 @@ def umask():
 
 @pytest.fixture
 def table_of(launcher):
-    """Write a rank table, given as the ranks on each server by its name."""
     return partial(servers.table_of, launcher.directory / "table.json")
 
 
@@ -260,8 +233,6 @@ def report_fonts():
 
 
 class Script:
-    """A rendered run.sh, and its runs."""
-
     def __init__(self, launcher):
         self.launcher = launcher
         self.path = launcher.directory / "run.sh"
@@ -270,7 +241,6 @@ class Script:
         self.launcher.call("render", "bash", "--force", "-o", "run.sh", *arguments, code=0)
 
     def running(self, *arguments, ranks=2, **options):
-        """Render and start it; its process when all ranks are ready."""
         self.render("--devices", ranks, *arguments)
         process = self.start(**options)
         self.launcher.wait_ready(ranks)
@@ -281,7 +251,6 @@ class Script:
         return self.launcher.begin(["bash", self.path, *words], **{**pipes, **options})
 
     def run(self, *words, env=None):
-        """To its end."""
         return self.launcher.ended(["bash", self.path, *words], env=env, start_new_session=True)
 
 

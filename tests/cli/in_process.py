@@ -17,7 +17,6 @@ STANDARD = ("stdin", "stdout", "stderr")
 
 
 def call(arguments, *, cwd, env, given=None, encoding="utf-8", **files):
-    """Run a command that starts no process; `files` are what subprocess.run takes as stdin, stdout and stderr."""
     with ExitStack() as stack:
         memories = [stack.enter_context(open(os.memfd_create(name), "r+b")) for name in STANDARD]  # noqa: PTH123
         if given is not None:

@@ -26,7 +26,6 @@ def test_the_note_names_the_interface_and_what_is_set():
 
 
 def test_there_is_no_note_where_nothing_is_set_or_all_is_one_machine():
-    """The user has chosen all; or servers are tried by hand."""
     assert note_of_interface(SERVERS, "ib0", dict.fromkeys(INTERFACE_VARIABLES, "eth0")) == ()
     assert note_of_interface(ON_LOOPBACK, "lo", {}) == ()
 
@@ -49,9 +48,8 @@ def test_explain_tells_where_an_interface_comes_from(launcher, table_of, how):
     table = table_of({"127.0.0.1": [0], "127.0.0.2": [1]})
     options = ("--env", "NCCL_SOCKET_IFNAME=eth9") if how == "option" else ()
     more = {"NCCL_SOCKET_IFNAME": "eth9"} if how == "environment" else {}
-    done = launcher.call(
-        "explain", "--rank-table", table, "--server", "127.0.0.1", "--json", *options, "--", "true", env=more
-    )
+    words = ("explain", "--rank-table", table, "--server", "127.0.0.1", "--json", *options, "--", "true")
+    done = launcher.call(*words, env=more)
     told = {one["name"]: (one["value"], one["origin"]) for one in json.loads(done.stdout)["variables"]}
     origin = "inherited" if how == "environment" else "--env"
     assert told["GLOO_SOCKET_IFNAME"] == ("lo", "rank table")

@@ -16,7 +16,6 @@ NO_RANK_LIVES = 1  # what stacks ends with
 
 
 def make_failed(directory):
-    """A run of two ranks that is over."""
     me = identify(os.getpid())
     events = [AgentStarted(replace(me, started=me.started - 1), None, 2), AttemptStarted(0, 1), RankStarted(0, 9, 9)]
     events += [RankEnded(0, 9, 3), Stopping(Cause.FAILED, 1), AgentEnded(Cause.FAILED, 3)]
@@ -28,7 +27,6 @@ def make_failed(directory):
 
 @pytest.fixture
 def three(launcher):
-    """Two runs of one name, and another one, which is the latest."""
     for number, name in enumerate(("20260101-000000-mine", "20260102-000000-mine", "20260103-000000-other")):
         run_dir = make_failed(launcher.runs / name)
         os.utime(run_dir.run_json, (number, number))
@@ -43,13 +41,11 @@ def three(launcher):
     ("stop", "runs/20260101-000000-mine/", "20260101-000000-mine"),
 ])  # fmt: skip
 def test_a_run_has_many_names(three, command, reference, name):
-    """A note on stderr says where several have one."""
     done = three.call(command, reference)
     assert done.returncode == (NO_RANK_LIVES if command == "stacks" else 0), done.stderr
     assert name in done.stdout + done.stderr
-    assert ("note: the newest of 2 runs named mine (tlaunch ps --all lists them)\n" in done.stderr) == (
-        reference == "mine"
-    )
+    note = "note: the newest of 2 runs named mine (tlaunch ps --all lists them)\n"
+    assert (note in done.stderr) == (reference == "mine")
 
 
 def test_what_several_are_called_is_wrong_usage(three, snapshot):

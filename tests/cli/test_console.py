@@ -31,7 +31,6 @@ main.main(["run", "--devices", "2", "--", "sh", "-c", "sleep 0.5; exit $((RANK *
 
 
 def full_pipe():
-    """A pipe that takes nothing until someone reads."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:
@@ -43,7 +42,6 @@ def full_pipe():
 
 
 def test_a_stdout_that_does_not_block_loses_nothing(launcher):
-    """A small non-blocking pipe with a slow reader gets every byte."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(writer, False)
@@ -66,7 +64,6 @@ def test_an_observer_that_fails_is_let_go(launcher):
 
 
 def test_logs_are_not_read_for_nobody(launcher, wait_until):
-    """Once stdout's reader has left, the launcher reads no more of a log that grows and grows."""
     reader, writer = os.pipe()
     process = launcher.start("run", "--", "sh", "-c", f"echo first; {GO}; seq 6000000", stdout=writer)
     os.close(writer)
@@ -86,7 +83,6 @@ def test_logs_are_not_read_for_nobody(launcher, wait_until):
 
 
 def bytes_read(pid):
-    """By all read calls of a process, the imports of Python included; 0 once it has gone."""
     try:
         return int(Path(f"/proc/{pid}/io").read_text().split()[1])
     except OSError:
@@ -94,7 +90,6 @@ def bytes_read(pid):
 
 
 def test_only_the_end_of_a_large_rest_is_shown(launcher, wait_until):
-    """What stdout did not take while ranks ran is shown from near its end; stderr says how much is missing, where."""
     reader, writer = full_pipe()
     process = launcher.start("run", "--", "seq", 2_000_000, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
@@ -110,7 +105,6 @@ def test_only_the_end_of_a_large_rest_is_shown(launcher, wait_until):
 
 
 def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher):
-    """SIGTERM ends a run whose stdout is a full pipe, though its reader stays and reads nothing."""
     reader, writer = full_pipe()
     script = "echo ready; seq 1000000; sleep 1000"
     process = launcher.start("run", "--grace", 5, "--", "sh", "-c", script, stdout=writer, stderr=subprocess.PIPE)
@@ -125,7 +119,6 @@ def test_a_stdout_that_nobody_reads_does_not_hold_the_end(launcher):
 
 
 def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, snapshot):
-    """Once, and no grace is claimed that was cut short by a second interrupt."""
     deaf = ["--grace", 1000, "--", sys.executable, programs / "stubborn.py", "ignore"]
     process = launcher.start("run", "--devices", 1, "--name", "n", *deaf, stderr=subprocess.PIPE)
     started = read_until(process, b"started")
@@ -141,7 +134,6 @@ def test_a_run_that_is_killed_says_so(launcher, programs, wait_until, snapshot):
 
 @pytest.mark.parametrize(("code", "words"), [(0, b"terminating 1 process"), (3, b"terminating processes")])
 def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, words):
-    """While a grandchild is given its grace, a person reads what is being waited for, and the launcher sleeps."""
     script = f'"{sys.executable}" "{programs / "stubborn.py"}" double-fork ignore child-only; exit {code}'
     process = launcher.start("run", "--grace", 1000, "--", "sh", "-c", script, stderr=subprocess.PIPE)
     read_until(process, words)
@@ -156,13 +148,11 @@ def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, 
 
 
 def cpu_s(pid):
-    """Of a process and all below it."""
     processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     return sum(sum(each.cpu_times()[:2]) for each in processes)
 
 
 def read_until(process, words):
-    """The first line of stderr with `words`."""
     line = b""
     while words not in line:
         line = process.stderr.readline()
@@ -171,14 +161,12 @@ def read_until(process, words):
 
 
 def test_a_log_that_is_gone_is_not_called_empty(launcher):
-    """A rank that fails after its log was removed is told with the system's words."""
     done = launcher.run("run", "--", "sh", "-c", 'rm "$TLAUNCH_RUN_DIR/device0/train.log"; exit 4')
     assert done.returncode == 4
     assert ("No such file or directory" in done.stderr, "empty" in done.stderr) == (True, False)
 
 
 def test_the_last_lines_are_those_of_the_last_attempt(launcher):
-    """A rank that said something, was started again and failed without a word."""
     script = '[ "$TLAUNCH_ATTEMPT" = 1 ] || echo said before; exit $((4 + TLAUNCH_ATTEMPT))'
     done = launcher.run("run", "--max-restarts", 1, "--", "sh", "-c", script)
     assert done.returncode == 5, done.stderr
@@ -208,7 +196,6 @@ def test_a_status_line_is_cut_by_columns(monkeypatch, columns, shown, row):
 
 
 def test_a_long_line_is_cut_and_the_cut_is_said(launcher):
-    """On a terminal, and among the last words; whoever takes stdout in a pipe gets all of it."""
     program = ["--", "python", "-c", "print('x' * 50_000); raise SystemExit(3)"]
     done = launcher.run("run", *program)
     assert done.returncode == 3

@@ -19,7 +19,6 @@ CLUSTER = Cluster(tuple(Server(f"h{index}", (Device(0, 2 * index), Device(1, 2 *
 
 @pytest.fixture(name="console")
 def _console(tmp_path):
-    """Gives a function that makes one whose ranks have all written a line, the last without its end."""
     for rank in range(4):
         (tmp_path / f"device{rank}").mkdir()
         (tmp_path / f"device{rank}" / "train.log").write_text(f"line of {rank}" + "\n" * (rank < 3))
@@ -58,7 +57,6 @@ def test_a_server_counts_its_own_ranks(console, capfd, shows, words):
 
 
 def test_ranks_that_end_at_once_were_started(console, capfd):
-    """It is said of them, too, when they have all ended before anything could be drawn."""
     started = [(0, RankStarted(rank, 5 + rank)) for rank in range(4)]
     ended = [(0, RankEnded(rank, 5 + rank, 0)) for rank in range(4)]
     watch(console(None, "none"), *started, *ended)
@@ -68,14 +66,12 @@ def test_ranks_that_end_at_once_were_started(console, capfd):
 
 
 def test_who_is_awaited_is_said(console, capfd, snapshot):
-    """By the console of the launcher that coordinates; nothing once nobody is missing."""
     watch(console(None, "none"), (COORDINATOR, Awaiting(("h1",), 2.0, 90.0)), (COORDINATOR, Awaiting((), 3.0)))
     assert capfd.readouterr().err == snapshot
 
 
 @pytest.mark.parametrize("interrupted", [False, True], ids=["elsewhere", "here"])
 def test_who_ends_the_run_from_elsewhere_is_said(console, capfd, interrupted, snapshot):
-    """Once, with the server; what this launcher itself was told it does not take for another's wish."""
     here = console(None, "none")
     here.event(TimestampedEvent(0, COORDINATOR, Stopping(Cause.STOPPED, 1.0, signal.SIGTERM, server="h1")))
     if interrupted:

@@ -15,7 +15,6 @@ REPEATS = int(os.environ.get("TLAUNCH_TEST_REPEATS", "1"))
 
 
 def run(launcher, programs, *wishes):
-    """The verdict on four ranks, and the exit code."""
     done = launcher.run("run", "--devices", 4, "--grace", 5, "--", sys.executable, programs / "culprit.py", *wishes)
     return launcher.report.verdict, done.returncode
 
@@ -26,7 +25,6 @@ def run(launcher, programs, *wishes):
     [("raises", 3, "ValueError: the cause", 1), ("sleeps", 1, "does not take part", 1), ("killed", 2, "SIGKILL", 137)],
 )
 def test_the_rank_that_is_to_blame_is_named(launcher, programs, wish, culprit, what, code, _time):  # noqa: PLR0917
-    """Whether it raises 20 ms before another one, sleeps while the others time out, or is killed while they wait."""
     verdict, exit_code = run(launcher, programs, wish)
     cause = verdict.failures[0]
     assert (verdict.culprit, cause.global_rank, cause.role) == (culprit, culprit, Role.CAUSE)

@@ -73,13 +73,11 @@ def start(log, wish, **options):
 
 
 def child_of(log, wait_until):
-    """Its pid, once it has said it."""
     said = wait_until(lambda: log.exists() and "child" in log.read_text() and log.read_text(), "the child's word")
     return int(said.split()[4])
 
 
 def test_the_parent_returns_when_the_run_has_started(log, wait_until):
-    """The name alone on stdout; the child goes on in a session of its own, its words in console.log."""
     reader, writer = os.pipe()  # another descriptor that a shell had opened: its reader need not wait either
     process = start(log, "start", pass_fds=[writer])
     os.close(writer)
@@ -105,7 +103,6 @@ def test_a_start_that_fails_is_told(log, wish, code):
 
 
 def test_closing_the_terminal_does_not_reach_it(log, wait_until):
-    """The hangup ends a process of the terminal's session, and not the detached one."""
     leader, follower = pty.openpty()
     driver = [sys.executable, "-c", DRIVER, log, "start"]
     shell = subprocess.Popen(
@@ -148,7 +145,6 @@ def test_a_hangup_that_is_ignored_ends_nothing(log, wait_until):
 
 
 def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
-    """Nobody listens to its word any more, and that is no harm."""
     process = start(log, "wait")
     child = child_of(log, wait_until)
     process.kill()
@@ -160,7 +156,6 @@ def test_a_parent_that_is_killed_leaves_a_detached_run(log, wait_until):
 
 
 def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
-    """`run --detach` gives the name; status, stop and console.log belong to it from then on."""
     done = launcher.run("run", "--detach", "--devices", 2, "--", "sh", "-c", "echo ready; exec sleep 1000", code=0)
     name = done.stdout.strip()
     run_dir = launcher.wait_ready(2)
@@ -174,7 +169,6 @@ def test_a_run_goes_on_without_its_terminal(launcher, wait_until):
 
 
 def test_a_run_elsewhere_is_named_by_its_path(launcher):
-    """As other commands find it; no line is wider than a terminal."""
     done = launcher.run("run", "--detach", "--runs-dir", "runs/others", "--", "sleep", "1000")
     reference = done.stderr.split()[-1]
     assert reference == f"runs/others/{done.stdout.strip()}"

@@ -12,7 +12,6 @@ from launcher.core.resources import module_argv
 
 
 def test_lines_can_be_pasted_into_a_shell(launcher):
-    """Each command line, run by a shell, gives the program the same arguments and variables as a run would."""
     (launcher.directory / "a b").mkdir()
     words = ["it's", "a  b", "$HOME", "", "*", "new\nline"]
     show = "print(sys.argv[1:], *map(os.environ.get, ['RANK', 'X', 'OMPI_COMM_WORLD_RANK', 'NCCL_DEBUG']))"
@@ -27,7 +26,6 @@ def test_lines_can_be_pasted_into_a_shell(launcher):
 
 
 def test_comments_say_who_is_where_and_nothing_is_created(launcher, sample_tables):
-    """Each rank's server, device and coordinates stand above its command."""
     table = sample_tables / "rank_table_8pcs.json"
     done = launcher.call("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "touch", "x")
     comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
@@ -37,7 +35,6 @@ def test_comments_say_who_is_where_and_nothing_is_created(launcher, sample_table
 
 
 def test_secrets_are_masked(launcher):
-    """Neither the lines nor the JSON show a secret, and the comment names what would have to be filled in."""
     arguments = ["run", "--env", "API_KEY=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host", "--dry-run"]
     lines = launcher.call(*arguments, "--", "true").stdout
     as_json = launcher.call(*arguments, "--json", "--", "true").stdout
@@ -54,7 +51,6 @@ def test_a_project_file_does_not_act_on_the_terminal(launcher):
 
 
 def test_the_bundled_trainer_is_shown_with_its_options(launcher):
-    """Without COMMAND the ranks run the trainer, with settings and the absolute path of a configuration file."""
     (launcher.directory / "my.toml").write_text("[train]\nmicro_batches = 4\n")
     done = launcher.call(
         "run", "--devices", 4, "--pp", 2, "--recipe", "transformer", "--config", "my.toml", "--set", "train.steps=3",
@@ -77,7 +73,6 @@ def test_json_and_run_json_are_one_format(launcher):
 
 
 def test_binding_and_supervision_are_shown(launcher):
-    """The cpus of a rank stand in its comment; JSON has them, and how ranks will be treated."""
     options = "--devices 1 --bind core --max-restarts 2 --grace 3 --no-preload --dry-run"
     arguments = ["run", *options.split()]
     spec = json.loads(launcher.call(*arguments, "--json", "--", "true").stdout)
@@ -91,7 +86,6 @@ def test_binding_and_supervision_are_shown(launcher):
 
 @pytest.fixture(name="by_mpirun")
 def _by_mpirun(launcher, table_of):
-    """A dry run of `--engine mpi` on two servers that need not be there."""
     if not shutil.which("mpirun", path=str(Path(sys.executable).parent)):
         pytest.skip("no mpirun beside this Python")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -106,7 +100,6 @@ def _by_mpirun(launcher, table_of):
 
 @pytest.mark.parametrize("option", ["--mpi-ranks", "--no-mpi-ranks"])
 def test_an_engine_is_shown_with_the_processes_that_it_starts(by_mpirun, option):
-    """One for each rank, which are told where they belong, or an agent on each server."""
     shown = by_mpirun(option, "--", "true").stdout
     assert ("TLAUNCH_MEMBERS=0x2,1x1" in shown) is (option == "--mpi-ranks")
     command = json.loads(by_mpirun(option, "--json", "--", "true").stdout)["engine_command"]

@@ -19,13 +19,10 @@ COMMAND = ("--", sys.executable, PROGRAMS / "elastic.py")
 
 
 def attempts(launcher):
-    """The devices of each attempt, and its layout."""
     return [(event.allotment.devices, event.allotment.layout) for event in launcher.events(AttemptStarted)]
 
 
 def wait_attempt(launcher, wait_until, number, ranks):
-    """Until all ranks of an attempt run."""
-
     def runs():
         begun = [event.number for event in launcher.events(AttemptStarted)]
         logs = [RunDir(launcher.latest).train_log(rank) for rank in range(ranks)]
@@ -36,7 +33,6 @@ def wait_attempt(launcher, wait_until, number, ranks):
 
 
 def test_devices_are_left_out_and_taken_back(launcher, wait_until, snapshot):
-    """By the names in a file of the run directory; ranks get the new world, and the global batch stays as it was."""
     run = launcher.running("--elastic", "--name", "shrinks", *COMMAND, ranks=4)
     excluded = RunDir(launcher.latest).excluded
     excluded.write_text("3  # too hot\n127.0.0.1/1\n")
@@ -61,7 +57,6 @@ def test_devices_are_left_out_and_taken_back(launcher, wait_until, snapshot):
 
 @pytest.mark.parametrize("options", [(), ("--merge",)], ids=" ".join)
 def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wait_until, options):
-    """While the run is followed, and afterwards; a rank's number is another one's after the change."""
     run = launcher.running("--elastic", *COMMAND, ranks=3)
     asked = ("logs", *options, "--prefix", "{device} ")
     follower = launcher.start(*asked, "-f", stdout=subprocess.PIPE)
@@ -72,9 +67,8 @@ def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wai
     (launcher.directory / "go").touch()
     assert run.wait() == 0
     for shown in ((first + follower.stdout.read()).decode(), launcher.call(*asked, code=0).stdout):
-        lines = [
-            line.split() for line in shown.splitlines() if "ready" in line
-        ]  # device ready RANK WORLD_SIZE DEVICE_ID
+        # device ready RANK WORLD_SIZE DEVICE_ID
+        lines = [line.split() for line in shown.splitlines() if "ready" in line]
         assert [line[0] for line in lines] == [line[4] for line in lines]
         assert sorted((line[2], line[0]) for line in lines) == [*zip("000112", "012122", strict=True)]
     assert follower.wait() == 0
@@ -83,7 +77,6 @@ def test_a_prefix_names_the_device_that_a_rank_has_in_each_attempt(launcher, wai
 
 
 def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snapshot):
-    """The file names the one that is left out, and why."""
     (launcher.directory / "go").touch()
     options = ("--devices", 3, "--dp", 2, "--elastic", "--max-restarts", 2)
     done = launcher.run("run", *options, *COMMAND, env={"FAILS_ON": "1"}, code=0)
@@ -96,7 +89,6 @@ def test_a_spare_device_takes_the_place_of_one_that_failed_twice(launcher, snaps
 
 
 def test_each_attempt_has_its_own_table(launcher, table_of):
-    """With the devices that it has, ranked as its ranks are."""
     table = table_of({"127.0.0.1": range(3)})
     run = launcher.start("run", "--rank-table", table, "--elastic", "--exclude", "0", *COMMAND)
     launcher.wait_ready(2)
@@ -109,20 +101,11 @@ def test_each_attempt_has_its_own_table(launcher, table_of):
 
 
 def test_what_is_shown_before_a_run_is_its_first_attempt(launcher, table_of, snapshot):
-    """Without the devices that are left out from the beginning, with ranks, variables and table as that attempt has them."""
     table = table_of({"127.0.0.1": range(4)})
     options = (
         "--rank-table",
         table,
-        "--dp",
-        2,
-        "--elastic",
-        "--exclude",
-        "0",
-        "--exclude",
-        "127.0.0.1/2",
-        "--name",
-        "n",
+        *["--dp", "2", "--elastic", "--exclude", "0", "--exclude", "127.0.0.1/2", "--name", "n"],
     )
     shown = launcher.call("run", *options, "--dry-run", "--json", *COMMAND, code=0)
     spec = json.loads(shown.stdout)
@@ -146,7 +129,6 @@ def test_what_is_shown_before_a_run_is_its_first_attempt(launcher, table_of, sna
 
 
 def test_what_is_no_device_in_the_file_changes_nothing(launcher, wait_until, snapshot):
-    """It is told with its line, and the ranks go on."""
     run = launcher.running("--elastic", *COMMAND, ranks=2)
     RunDir(launcher.latest).excluded.write_text("0\nno-such-device\n")
     wait_until(lambda: launcher.events(Trouble), "a warning")
@@ -165,5 +147,4 @@ def test_what_is_no_device_in_the_file_changes_nothing(launcher, wait_until, sna
     (2, ["--devices", 2, "--engine", "slurm", "--elastic"]),
 ], ids=["without --elastic", "no such device", "several at once", "nothing left", "an engine's agents"])  # fmt: skip
 def test_what_no_elastic_run_can_be_is_refused(launcher, code, options, snapshot):
-    """Before anything starts."""
     assert launcher.refused(code, ["run", *options, "--", "true"]) == snapshot

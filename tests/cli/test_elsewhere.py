@@ -16,7 +16,6 @@ from .test_chosen_run import make_failed
 
 @pytest.fixture
 def places(launcher, monkeypatch):
-    """A directory without runs, and two that a run was begun in: one with `20260101-000000-mine`, one with `-other`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(launcher.directory / "state"))
     for place, name in (("one", "20260101-000000-mine"), ("two", "20260102-000000-other")):
         (launcher.directory / place).mkdir()
@@ -27,8 +26,6 @@ def places(launcher, monkeypatch):
 
 
 class Places:
-    """Commands in one of the directories."""
-
     def __init__(self, launcher, env):
         self.launcher, self.env = launcher, env
 
@@ -43,13 +40,11 @@ def test_a_run_notes_where_it_was_begun(places):
     there = places.launcher.directory / "new"
     there.mkdir()
     places.launcher.ended(places.launcher.argv("run", "-n", 1, "--", "true"), cwd=there, code=0)
-    assert (
-        str(there / "runs") in places.call("none", "status", (there / "runs" / "latest").resolve().name, code=0).stderr
-    )
+    name = (there / "runs" / "latest").resolve().name
+    assert str(there / "runs") in places.call("none", "status", name, code=0).stderr
 
 
 def test_a_run_is_found_by_name_from_anywhere(places):
-    """By its --name, or its beginning, with a note that says where; a directory with such a run comes first."""
     for reference in ("mine", "20260101", "20260101-000000-mine"):
         done = places.call("none", "status", reference, code=0)
         assert "20260101-000000-mine" in done.stdout
@@ -75,7 +70,6 @@ def test_the_latest_is_that_of_all_where_there_is_none_here(places):
 
 @pytest.mark.parametrize("typed", [["--runs-dir", "runs"], ["--runs-dir", "."]])
 def test_a_directory_that_is_named_is_meant(places, typed):
-    """On the command line, or by a variable; a path is none of another directory's names."""
     assert places.call("none", "status", "mine", *typed).returncode == 2
     assert places.call("none", "ps", "--all", *typed, code=0).stdout == ""
     places.env["TLAUNCH_RUNS_DIR"] = "runs"
@@ -117,7 +111,6 @@ def test_what_cannot_be_undone_wants_the_only_active_run(places):
 
 @pytest.mark.parametrize("typed", [["stop"], ["stop", "latest"], ["rerun"], ["rerun", "latest~0"]], ids=" ".join)
 def test_what_acts_on_a_run_elsewhere_wants_its_name(places, typed):
-    """Where nobody can be asked, one of another directory is neither ended nor started, and nothing is written."""
     ran = places.launcher.directory / "ran"
     there = places.launcher.directory / "one"
     if typed[0] == "rerun":

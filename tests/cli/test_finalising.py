@@ -21,7 +21,6 @@ json.held.write("by a preloaded module")
 
 
 def logs(launcher, source, *options, code=0):
-    """The logs of all ranks of a program."""
     script = launcher.directory / "program.py"
     script.write_text(source)
     launcher.run("run", "--devices", 2, *options, "--", sys.executable, script, code=code)

@@ -9,23 +9,8 @@ from launcher.cli.launch.external.command_lines import parse_line
 from launcher.cli.launch.external.options import OPTIONS, counterpart
 from launcher.cli.launch.external.tlaunch_line import tlaunch_line
 
-OWN = {
-    "--devices": 1,
-    "-n": 1,
-    "-np": 1,
-    "--rank-table": 1,
-    "-t": 1,
-    "--max-restarts": 1,
-    "--env": 1,
-    "-e": 1,
-    "--elastic": 0,
-    "--engine": 1,
-    "--quiet": 0,
-    "-q": 0,
-    "-d": 0,
-    "--runs-dir": 1,
-    "--coordinator-port": 1,
-}
+TAKE_A_VALUE = "--devices -n -np --rank-table -t --max-restarts --env -e --engine --runs-dir --coordinator-port"
+OWN = {**dict.fromkeys(TAKE_A_VALUE.split(), 1), **dict.fromkeys(("--elastic", "--quiet", "-q", "-d"), 0)}
 ONE_MACHINE = {
     "--nproc-per-node 8 train.py --lr 1": "--devices 8 -- python train.py --lr 1",
     "--standalone --nnodes=1 --nproc_per_node=8 -m pkg.train -v": "--devices 8 -- python -m pkg.train -v",
@@ -102,7 +87,6 @@ def test_several_servers_need_a_rank_table(line):
 
 
 def test_what_mpirun_starts_from_one_machine_is_started_so_here():
-    """With a variable of this shell for all servers."""
     found = translated("-H h1,h2 -x A -x B=2 python a.py")
     assert found.run == "tlaunch run --engine mpi --rank-table table.json --env A --env B=2 -- python a.py"
     assert not any("every server" in note for note in found.notes)
@@ -117,9 +101,8 @@ def test_a_variable_of_this_shell_is_quoted_or_left_out():
 
 def test_what_a_line_gives_in_two_ways_is_told():
     assert "--log_dir: --runs-dir is also given" in translated("--worker_num 2 --log_dir d --runs-dir e a.py").notes
-    assert translated("--rank-table t.json --nproc-per-node 2 a.py").notes == (
-        "--nproc-per-node: taken from the rank table",
-    )
+    (note,) = translated("--rank-table t.json --nproc-per-node 2 a.py").notes
+    assert note == "--nproc-per-node: taken from the rank table"
 
 
 def test_ranks_on_the_nodes_of_slurm_are_started_by_it():
@@ -132,14 +115,12 @@ def test_ranks_on_the_nodes_of_slurm_are_started_by_it():
 
 
 def test_slots_of_a_file_that_get_no_rank_stay_idle():
-    """The first ones are used; what tlaunch's layout says leads."""
     found = translated("-np 4 --hostfile hosts a.py")
     assert found.run.endswith("--rank-table table.json --dp 4 --allow-idle-devices -- python a.py")
     assert translated("-N 4 --hostfile hosts a.py").notes == ("each server must have 4 slots in hosts",)
 
 
 def test_a_port_at_which_servers_meet_is_kept():
-    """Where they are started by hand; an engine's agents are told a free one."""
     line = "--nnodes 2 --rdzv-endpoint {} {} a.py"
     assert "--coordinator-port 29400" in translated(line.format("h1:29400", "")).run
     assert "--coordinator-port 29400" in translated(line.format("[fe80::1]:29400", "")).run

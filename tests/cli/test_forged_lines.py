@@ -16,7 +16,6 @@ run --devices @; run -- @; render bash --rank-table @; logs @; status @; stop @;
 
 @pytest.mark.parametrize("typed", typed_lines(TYPED))
 def test_no_name_makes_a_line_of_its_own(typed, launcher):
-    """Control characters of a name are shown as what they are, on the line that shows the name."""
     launcher.write("wrong\nerror: forged.json", "{")
     names = {"@": NAME, "!": "wrong\nerror: forged.json"}
     done = launcher.call(*(names.get(word, word) for word in typed.split()))

@@ -22,11 +22,8 @@ def options_of(command, context):
 def test_every_option_that_takes_a_path_knows_home(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     names = ("FILE", "DIR", "PATH", "F", "CHECKPOINT", "auto|RUN|PATH")
-    options = [
-        one
-        for one in options_of(GROUP, click.Context(GROUP))
-        if isinstance(one.type, click.Path) or one.metavar in names
-    ]
+    known = options_of(GROUP, click.Context(GROUP))
+    options = [one for one in known if isinstance(one.type, click.Path) or one.metavar in names]
     assert len(options) > 40
     for option in options:
         assert isinstance(option.type, PathType) or option.type is NAME_OR_PATH, option
@@ -37,7 +34,6 @@ def test_every_option_that_takes_a_path_knows_home(monkeypatch):
 
 @pytest.mark.parametrize("where", ["option", "variable", "project", "project above", "python"])
 def test_runs_are_in_the_home_directory(launcher, where):
-    """Of the command line, the environment, the project's file, and Python."""
     launcher.write("home/file")
     env = {"HOME": str(launcher.directory / "home")}
     cwd, words = launcher.directory, ["run", "-n", 1, "--", "true"]
@@ -59,7 +55,6 @@ def test_runs_are_in_the_home_directory(launcher, where):
 
 
 def test_an_unknown_home_is_told(launcher, monkeypatch):
-    """And no directory called `~` is made."""
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     told = launcher.call("ps", "--runs-dir=~/x", code=2).stderr
     assert told == "error: ~/x: the home directory is unknown\nhint: set HOME, or write an absolute path\n"

@@ -42,13 +42,11 @@ print(json.dumps([here.exit_code, apart.exit_code, apart.verdict.culprit, len(he
 
 @pytest.fixture(name="launch")
 def _launch(tmp_path, monkeypatch):
-    """`launcher.launch` with runs in a directory of their own."""
     monkeypatch.delenv("TLAUNCH_RUNS_DIR", raising=False)
     return lambda *arguments, **options: launcher.launch(*arguments, **{"runs_dir": tmp_path / "runs", **options})
 
 
 def test_a_notebook_runs_twice_and_goes_on(tmp_path):
-    """In an event loop and in a thread of it; stdin, stdout, signals and children stay this process's own."""
     options = {"input": NOTEBOOK, "capture_output": True, "text": True, "timeout": 60}
     done = subprocess.run([sys.executable, "-"], cwd=tmp_path, check=False, **options)
     assert done.returncode == 0, done.stderr
@@ -60,7 +58,6 @@ def test_a_notebook_runs_twice_and_goes_on(tmp_path):
 
 
 def test_a_result_tells_how_each_attempt_went(launch):
-    """The same restarts, verdicts and directory as of `tlaunch run`."""
     result = launch(["sh", "-c", "exit 5"], devices=2, max_restarts=1, name="twice", env={"LEVEL": "1"})
     assert result.exit_code == 5
     assert [attempt.number for attempt in result.attempts] == [0, 1]
@@ -70,7 +67,6 @@ def test_a_result_tells_how_each_attempt_went(launch):
 
 
 def test_lines_go_where_stdout_leads_now(launch):
-    """Also where no file stands behind it, whatever the bytes are."""
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()) as told:
         result = launch(["printf", r"caf\303\251 \377\n"], devices=1)
     assert shown.getvalue() == "café \ufffd\n"
@@ -106,7 +102,6 @@ def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
     ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
 ])  # fmt: skip
 def test_what_does_not_fit_is_an_error_of_this_process(launch, tmp_path, arguments, options, kind):
-    """Of the class that `tlaunch run` would have, with its hint; nothing is started."""
     with pytest.raises(kind) as caught:
         launch(*arguments, **options)
     assert type(caught.value) is kind
@@ -129,8 +124,6 @@ SLEEPS = "launcher.launch(['sh', '-c', 'echo $$ > pid; exec sleep 1000'], device
 
 @pytest.fixture
 def sleeping(tmp_path, wait_until):
-    """Gives a function that starts a program, which launches one rank; the process and the rank's pid."""
-
     def start(code):
         process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         pid = tmp_path / "pid"
@@ -140,7 +133,6 @@ def sleeping(tmp_path, wait_until):
 
 
 def test_an_interrupt_ends_the_run_and_is_raised(sleeping):
-    """As Ctrl-C in a program, or the interrupt of a notebook."""
     process, rank = sleeping(f"import launcher\ntry: {SLEEPS}\nexcept KeyboardInterrupt: print('interrupted')")
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[0] == "interrupted\n"
@@ -156,7 +148,6 @@ def test_the_run_ends_with_the_program_that_started_it(sleeping, tmp_path, wait_
 
 
 def test_the_endpoint_is_cheap_until_it_is_used():
-    """Every rank imports the package."""
     code = "import sys, launcher; print([name for name in sys.modules if name.startswith('launcher.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

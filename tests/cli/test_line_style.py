@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.text.line_style import LineStyle, painted
+from launcher.cli.text.log_format import LineStyle, painted
 from launcher.cli.text.style import ERROR, MATCH, screen_of
 from launcher.logs.select import Matcher
 from launcher.logs.terminal import without_colours
@@ -18,7 +18,6 @@ RED = "\x1b[31m"
 
 
 def styled(text, *patterns):
-    """The line with what matches in angle brackets, and a level in square ones."""
     shown = LineStyle(list(map(Matcher, patterns)))(text)
     for level in (f"{RED}\x1b[1m", "\x1b[33m\x1b[1m"):
         shown = re.sub(re.escape(level) + r"(.*?)\x1b\[0m", r"[\1]", shown)
@@ -65,7 +64,6 @@ def test_nothing_but_colours_is_added(text, lengths):
      ({"NO_COLOR": "1"}, True, True), ({"FORCE_COLOR": "1"}, False, False)],
 )  # fmt: skip
 def test_who_decides_on_colours(monkeypatch, tmp_path, variables, wanted, expected):
-    """The option, then NO_COLOR, then FORCE_COLOR, for what is no terminal."""
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.setenv(name, variables.get(name, ""))
     with (tmp_path / "x").open("w") as stream:
@@ -77,7 +75,6 @@ LOGS = ["loss 1\nWARNING: slow\n", "loss 2\nend\n"]
 
 @pytest.mark.parametrize("options", [(), ("--merge",), ("-n", "9"), ("--collapse",)])
 def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, options):  # noqa: F811
-    """Two ranks have two; without them the same text is left, and NO_COLOR leaves none."""
     recorded(LOGS)
     plain = launcher.call("logs", *options).stdout
     shown = launcher.seen("logs", *options, "-H", "LOSS", "-i")
@@ -93,7 +90,6 @@ def test_ranks_and_matches_have_colours_on_a_terminal(recorded, launcher, option
 
 
 def test_what_grep_finds_is_marked_too(recorded, launcher):  # noqa: F811
-    """And nothing that is highlighted counts as found."""
     recorded(LOGS)
     assert launcher.seen("logs", "--grep", "slow").count(ON) == 1
     assert launcher.call("logs", "--grep", "nothing", "-H", "loss").returncode == 1

@@ -12,6 +12,7 @@ import pytest
 from launcher.cli import main as cli
 from launcher.cli.commands.ckpt import COMMANDS as CKPT_COMMANDS
 from launcher.cli.commands.table import COMMANDS as TABLE_COMMANDS
+from launcher.cli.options import command_types
 from launcher.cli.options.run import RARE, RUN_PARAMETERS
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.events import AgentEnded, AgentStarted, Cause, RankEnded
@@ -20,8 +21,14 @@ from tests.programs import acted_run
 
 from .transcript import typed_lines
 
-COMMANDS = [command for commands in cli.SECTIONS.values() for command in commands.values()]
+COMMANDS = [
+    (f"{command_types.COMMANDS}{target}", short_help)
+    for commands in cli.SECTIONS.values()
+    for target, short_help in commands.values()
+]
 HEAVY = ("torch", "numpy", "pydantic", "rich", "psutil")
+# Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
+OF_SERVERS = ("launcher.control.messages", "launcher.supervise.stack_collection")
 
 
 # One of each kind of end: what goes well, and what does not.
@@ -59,15 +66,7 @@ json.dump(sorted(sys.modules), sys.stderr)
     ("run --help", HEAVY),
     ("data preprocess --help", {*HEAVY, "launcher.corpus"}),
     (RUN_TRAINER, {"torch", "numpy", "psutil", "launcher.trainer"}),
-    # Neither a reader of tables, nor what several servers ask each other, nor what looks at ranks that hang or at taken ports.
-    (
-        "run --devices 2 -- true",
-        {
-            *HEAVY,
-            "launcher.control.messages",
-            "launcher.supervise.stack_collection",
-        },
-    ),
+    ("run --devices 2 -- true", {*HEAVY, *OF_SERVERS}),
 ], ids=["help", "table help", "ckpt help", "run help", "data help", "dry run", "run"])  # fmt: skip
 def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
     done = launcher.python(MODULES_AFTER, *typed.split())
@@ -77,7 +76,6 @@ def test_nothing_is_imported_that_is_not_needed(launcher, typed, unwanted):
 
 @pytest.mark.parametrize(("target", "short_help"), [*COMMANDS, *TABLE_COMMANDS.values(), *CKPT_COMMANDS.values()])
 def test_table_says_what_the_command_says(target, short_help):
-    """The one-line help in the table is the command's own."""
     module, _, attribute = target.partition(":")
     assert getattr(importlib.import_module(module), attribute).get_short_help_str(200) == short_help
 
@@ -91,7 +89,6 @@ def test_exit_codes_are_in_both_helps(launcher):
 
 
 def raising(error):
-    """The work of a command that raises this."""
     command = cli.click.Command("x", callback=lambda: (_ for _ in ()).throw(error))
     return lambda: command.main([], prog_name="tlaunch", standalone_mode=False)
 
@@ -103,7 +100,6 @@ def raising(error):
     (raising(OSError(28, "No space left on device")), 1, "error: No space left on device\n"),
 ], ids=["refused", "of a file", "of no file"])  # fmt: skip
 def test_errors_go_to_stderr_with_their_exit_code(capsys, work, code, told):
-    """One that nobody foresaw gives no traceback."""
     assert cli._exit_code_of(work) == code
     assert capsys.readouterr().err == told
 
@@ -126,7 +122,6 @@ def test_a_stdout_that_takes_nothing_is_unwritable(launcher, sample_tables, type
 
 @pytest.mark.parametrize("arguments", [("validate", "a\x1b[2J"), ("validate", "--a\x1b[2J")])
 def test_errors_move_no_cursor(launcher, arguments):
-    """Control characters in what was typed reach the terminal as text, in our errors and in those of the options."""
     done = launcher.call(*arguments, code=2)
     assert "\x1b" not in done.stderr
     assert "[2J" in done.stderr
@@ -147,7 +142,6 @@ os.fsync = stop
     [("convert t.json --to v1.2 --output new.json", signal.SIGTERM, 143), ("fix t.json --write", signal.SIGHUP, 129)],
 )
 def test_a_command_that_is_asked_to_end_cleans_up(launcher, wait_until, sample_tables, typed, number, code):  # noqa: PLR0917
-    """Ended while a file is half written, a command leaves the files as they were, and none of its own."""
     directory = launcher.directory
     code_dir = launcher.write("code/sitecustomize.py", STOPS_AT_FSYNC).parent
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace('"server_count": "1"', '"server_count": "+1"')
@@ -182,7 +176,6 @@ def test_a_signal_while_modules_are_imported_ends_it_quietly(launcher, name, cod
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(launcher, wait_until):
-    """Under nohup a command lives on; a request to end still ends it."""
     ignoring = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *launcher.argv("table", "fix", "-", "--write")]
     process = launcher.begin(ignoring, stdin=subprocess.PIPE)
     caught = Path(f"/proc/{process.pid}/status")

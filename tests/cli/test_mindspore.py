@@ -24,14 +24,11 @@ PROGRAM = PROGRAMS / "meets_at_scheduler.py"
 
 
 def through_shell(*words):
-    """A command that starts that program by a shell, so that it is its own scheduler."""
     return ("sh", "-c", 'exec "$0" "$@"', sys.executable, PROGRAM, *words)
 
 
 @pytest.fixture
 def met(launcher):
-    """Run ranks that meet at a scheduler, to the end."""
-
     def run(*words, options=(), **more):
         command = through_shell(*words)
         return launcher.run("run", "--devices", 3, "--grace", 5, *CLUSTER, *options, "--", *command, **more)
@@ -40,7 +37,6 @@ def met(launcher):
 
 
 def test_ranks_meet_at_a_scheduler_that_is_no_leftover(launcher, met):
-    """It has a log and an environment of its own, and none of it is left."""
     done = met("late", code=0)
     port = launcher.events(AttemptStarted)[0].master_port
     log = (launcher.latest / "scheduler" / "scheduler.log").read_text()
@@ -74,7 +70,6 @@ def test_every_attempt_has_a_scheduler_of_its_own_at_a_port_of_its_own(launcher,
 
 
 def test_its_log_tells_attempts_apart_and_is_shown_alone(launcher, met):
-    """By `logs --scheduler`, also while the run goes on; without that none of it is mixed in."""
     met("raises-once", options=("--max-restarts", 1), code=0)
     said = "scheduler of 3, node None\n"
     assert launcher.call("logs", "--scheduler", code=0).stdout == f"{said}--- attempt 1 ---\n{said}"
@@ -111,7 +106,6 @@ def test_how_it_failed_is_seen_afterwards(launcher, met):
     ("scheduler-killed", "SIGKILL (signal 9)"), ("no-scheduler", "exit code 1"),
 ])  # fmt: skip
 def test_a_scheduler_that_fails_is_to_blame(launcher, met, word, what):
-    """As itself, not as a rank's: those that suffer from it are ended, and the message says where its log is."""
     done = met(word, code=1)
     verdict = launcher.report.verdict
     assert (verdict.culprit, verdict.confidence) == (None, Confidence.CERTAIN)
@@ -132,13 +126,12 @@ def test_a_script_that_waits_for_its_program_leaves_no_scheduler(launcher, words
         3,
         "--grace",
         5,
-        *CLUSTER,
         "--master-port",
         free_port(),
         "--max-restarts",
         int("raises-once" in words),
     )
-    done = launcher.run("run", *options, "--", "sh", script, *words, code=code)
+    done = launcher.run("run", *CLUSTER, *options, "--", "sh", script, *words, code=code)
     assert "outlived" not in done.stderr
     assert not launcher.events(Leftovers)
     assert not launcher.processes()
@@ -192,9 +185,8 @@ def test_an_engine_waits_for_no_scheduler_of_a_rank_that_has_ended(launcher):
     launcher.write("train.py", "import os, time\nwhile not os.path.exists('began'):\n    time.sleep(0.01)\n")
     paths = (str(launcher.directory / "packages"), os.environ.get("PYTHONPATH", ""))
     env = {"PMI_RANK": "0", "PMI_SIZE": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    process = launcher.start(
-        "exec", "--name", "one", *CLUSTER, "--", "python", "train.py", env=env, stderr=subprocess.PIPE
-    )
+    words = ("exec", "--name", "one", *CLUSTER, "--", "python", "train.py")
+    process = launcher.start(*words, env=env, stderr=subprocess.PIPE)
     said = process.stderr.read()
     [scheduler] = launcher.processes()
     os.kill(scheduler, signal.SIGKILL)
@@ -218,7 +210,6 @@ def test_a_launcher_that_is_ended_leaves_no_scheduler(launcher, wait_until, numb
 
 
 def variables(launcher, *options, files=(), command=("python", "train.py"), code=0, env=None):
-    """Of rank 1, as a dry run shows them, and what is said beside."""
     for name, text in files:
         launcher.write(name, text)
     return launcher.call("run", "--dry-run", "--json", "--devices", 2, *options, "--", *command, code=code, env=env)
@@ -243,7 +234,6 @@ def variables(launcher, *options, files=(), command=("python", "train.py"), code
     ((("train.py", "import torch\n"),), ("--mindspore", "cluster"), True),
 ])  # fmt: skip
 def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, options, meets):
-    """Wherever it does so; unless a person says otherwise, or has a scheduler already."""
     launcher.write("packages/mindspore/__init__.py")
     done = variables(launcher, *options, files=files, env={"PYTHONPATH": str(launcher.directory / "packages")})
     names = "MS_WORKER_NUM", "MS_SCHED_HOST", "MS_SCHED_PORT", "MS_NODE_ID"
@@ -254,14 +244,12 @@ def test_a_program_that_imports_mindspore_gets_a_scheduler(launcher, files, opti
 
 def test_a_python_without_mindspore_gets_none(launcher):
     """A program may import what is there, and do without what is not."""
-    done = variables(
-        launcher, files=[("train.py", "try:\n    import mindspore\nexcept ImportError:\n    pass\ninit()\n")]
-    )
+    source = "try:\n    import mindspore\nexcept ImportError:\n    pass\ninit()\n"
+    done = variables(launcher, files=[("train.py", source)])
     assert "MS_ROLE" not in done.stdout.replace('"MS_ROLE": null', "")
 
 
 def test_its_command_stands_in_a_dry_run_and_holds_no_secret(launcher):
-    """Nor does the record of a run, where COMMAND is started once more as its own scheduler."""
     command = ("sh", "-c", "true", "--password=hunter2")
     shown = launcher.call("run", "--dry-run", "--devices", 2, *CLUSTER, "--", *command, code=0).stdout
     assert "# MindSpore's scheduler" in shown
@@ -283,7 +271,6 @@ def test_what_is_refused(launcher, options, command, snapshot):
 
 
 def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
-    """By MindSpore's own words, and what to type."""
     words = "Maybe you are trying to call 'mindspore.communication.init()' without using 'mpirun', which"
     launcher.write("train.py", f"raise RuntimeError({words!r})\n")
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", "python train.py; exit $?", code=1)
@@ -295,7 +282,6 @@ def test_a_program_that_was_not_seen_to_need_one_is_told_of_it(launcher):
 
 @pytest.mark.parametrize(("words", "code"), [(("late",), 0), (("raises",), 1), (("scheduler-killed",), 137)])
 def test_a_rendered_script_has_a_scheduler_of_its_own(launcher, words, code):
-    """Ranks meet at it, its failure ends them, and it ends with them."""
     command = through_shell(*words)
     launcher.call("render", "bash", "--devices", 3, "--grace", 5, *CLUSTER, "-o", "run.sh", "--", *command, code=0)
     done = launcher.ended(["bash", "run.sh"], start_new_session=True, code=code)
@@ -306,7 +292,6 @@ def test_a_rendered_script_has_a_scheduler_of_its_own(launcher, words, code):
 
 
 def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
-    """Which lives until the ranks of the other one have left."""
     table = table_of({"127.0.0.1": range(2), "127.0.0.2": range(2, 4)})
     command = through_shell("late")
     options = ("--rank-table", table, *CLUSTER, "--master-port", free_port(), "-o", "run.sh")
@@ -319,14 +304,11 @@ def test_rendered_scripts_of_two_servers_share_a_scheduler(launcher, table_of):
 
 @pytest.mark.parametrize("kind", ["mpirun", "slurm"])
 def test_other_job_files_hand_on_what_is_chosen(launcher, kind):
-    """And nothing where it is left to the program."""
     launcher.write("train.py", SOURCE)
     options = ("--devices", 2, "--nodes", 1) if kind == "slurm" else ("--devices", 2)
-    texts = [
-        launcher.call("render", kind, *options, *chosen, "--", "python", "train.py", code=0).stdout
-        for chosen in ((), ("--mindspore", "off"))
-    ]
-    assert ["--mindspore off" in text for text in texts] == [False, True]
+    for chosen in ((), ("--mindspore", "off")):
+        text = launcher.call("render", kind, *options, *chosen, "--", "python", "train.py", code=0).stdout
+        assert ("--mindspore off" in text) == bool(chosen)
 
 
 def test_msrun_is_rendered_with_its_own_options(launcher, table_of, snapshot):

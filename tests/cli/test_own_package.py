@@ -25,8 +25,6 @@ WAYS = {
 
 @pytest.fixture(name="planted")
 def _planted(launcher):
-    """Return the environment after a package was planted."""
-
     def plant(where, form="package"):
         directory = "library" if where == "PYTHONPATH" else "."
         for name in ("launcher", "launcher/cli", "launcher/trainer"):
@@ -75,14 +73,8 @@ def test_a_program_gets_its_own(launcher, form, preload):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["current directory", "PYTHONPATH"])
 def test_the_bundled_trainer_is_forked(launcher, planted, where):
-    settings = (
-        "train.steps=1",
-        "train.translations=0",
-        "train.device=cpu",
-        "model.d_model=32",
-        "model.feed_forward_dim=32",
-    )
-    words = [word for setting in settings for word in ("--set", setting)]
+    settings = "train.steps=1 train.translations=0 train.device=cpu model.d_model=32 model.feed_forward_dim=32"
+    words = [f"--set={setting}" for setting in settings.split()]
     environment = {**planted(where), "OMP_NUM_THREADS": "1"}
     launcher.ended([COMMAND, "run", "--devices", "1", *words], env=environment, code=0)
     events = (launcher.runs / "latest" / "events.jsonl").read_text()
@@ -113,7 +105,6 @@ def test_other_programs_are_not(tmp_path, started):
 
 
 def test_a_module_of_a_programs_own_launcher_is_the_programs(launcher):
-    """It is read, compared and preloaded as any program is."""
     launcher.write("launcher/__init__.py")
     launcher.write("launcher/trainer.py", "import numpy\n")
     assert own_module(command("module", "launcher.trainer"), launcher.directory, {}) is None

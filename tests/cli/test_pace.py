@@ -46,12 +46,9 @@ time.sleep(2)
 
 
 def test_a_program_without_a_heartbeat_is_told_by_its_lines(launcher):
-    """Also where stderr is no terminal, and by the expression that was given."""
     script = 'echo "step 3 loss 0.5"; echo "at=7"; until [ -e told ]; do sleep 0.01; done'
-    for option, words in (
-        ((), "1 rank: step 3, loss 0.5000\n"),
-        (("--progress-regex", r"at=(?P<step>\d)"), "1 rank: step 7\n"),
-    ):
+    by_regex = ("--progress-regex", r"at=(?P<step>\d)")
+    for option, words in (((), "1 rank: step 3, loss 0.5000\n"), (by_regex, "1 rank: step 7\n")):
         (launcher.directory / "told").unlink(missing_ok=True)
         argv = ["run", "--console", "status", *option, "--", "sh", "-c", script]
         process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")
@@ -62,7 +59,6 @@ def test_a_program_without_a_heartbeat_is_told_by_its_lines(launcher):
 
 
 def test_an_expression_that_takes_too_long_does_not_hang_the_launcher(launcher):
-    """It is given up, which the row says, and `status`; the run goes on to its end."""
     script = f"echo {'1' * 60}; until [ -e told ]; do sleep 0.01; done"
     argv = ["run", "--console", "status", "--progress-regex", r"(?P<step>(\d+)+)x", "--", "sh", "-c", script]
     process = launcher.start(*argv, stderr=subprocess.PIPE, encoding="utf-8")

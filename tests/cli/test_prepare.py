@@ -14,8 +14,6 @@ NOTE = "note: starting one rank, because neither --devices nor --rank-table is g
 
 @pytest.fixture
 def devices(tmp_path):
-    """A /dev with so many devices of a kind, and what is none."""
-
     def make(kind, count):
         for name in (*(f"{kind}{number}" for number in range(count)), "nvidiactl", "davinci_manager", "null"):
             (tmp_path / name).touch()
@@ -50,7 +48,6 @@ def test_one_rank_by_default_is_noted(launcher, command):
 
 
 def test_a_launcher_within_the_launcher_is_noted(launcher):
-    """With the command that is meant; one rank that starts others by it may be meant so, if it is asked for."""
     words = ("--", "mpirun", "-n", "2", "python", "train.py")
     noted = launcher.call("run", "--dry-run", "--devices", "2", *words, code=0).stderr
     assert "warning: mpirun starts ranks itself" in noted
@@ -63,20 +60,15 @@ def test_a_launcher_within_the_launcher_is_noted(launcher):
 
 
 def test_stages_by_hand_that_leave_ranks_idle_are_noted(launcher):
-    """Before anything starts; the run goes on."""
     cut = ("run", "--dry-run", "--devices", "2", "--pp", "2", "--micro-batches", "4", "--set")
     noted = launcher.call(*cut, "parallel.stages=[0,4]", code=0).stderr
     assert "warning: parallel.stages = [0, 4]: ranks are predicted to wait for" in noted
     assert "warning" not in launcher.call(*cut, "parallel.stages=[3,1]", code=0).stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "chosen"),
-    [((), 0), (("--profile",), 5), (("--profile", "--set", "train.profile_steps=2"), 2)],
-)
+@pytest.mark.parametrize(("given", "chosen"), [("", 0), ("--profile", 5), ("--profile --set train.profile_steps=2", 2)])
 def test_a_profile_is_a_setting_of_the_trainer(launcher, given, chosen):
-    """Of five steps, unless another number is set."""
-    argv = json.loads(launcher.call("run", "--dry-run", "--json", *given, code=0).stdout)["ranks"][0]["argv"]
+    argv = json.loads(launcher.call("run", "--dry-run", "--json", *given.split(), code=0).stdout)["ranks"][0]["argv"]
     words = argv[argv.index("launcher.trainer") + 1 :]
     settings = [word for option, word in pairwise(words) if option == "--set"]
     assert load_settings(TransformerSettings, None, settings).train.profile_steps == chosen

@@ -30,7 +30,6 @@ def _run_dir(tmp_path, monkeypatch):
 
 @pytest.fixture(name="told")
 def _told(run_dir):
-    """Gives a function: what is told after a beat of rank 0 at a second of the clock."""
     path = run_dir.heartbeat(0)
 
     def tell(text, second, **values):
@@ -47,7 +46,6 @@ def write(run_dir, rank, text):
 
 
 def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told, run_dir, monkeypatch):
-    """It is unknown at first, and over at the last step; another attempt is another beginning."""
     now_s = progress_text.time.monotonic()
     monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text = ProgressText(run_dir, on_terminal=True)
@@ -65,7 +63,6 @@ def test_the_time_left_follows_from_the_steps_since_the_first_that_was_seen(told
 
 
 def test_lines_of_steps_are_left_out_where_a_heartbeat_tells_the_end(told, run_dir):
-    """From the first one on, since its heartbeat comes before it; all other lines are kept."""
     text = ProgressText(run_dir, on_terminal=True)
     assert text.without_steps(LINES, STARTS) == LINES
     told(text, 100, step=3)
@@ -153,7 +150,6 @@ def test_samples_are_counted_anew_in_each_epoch(run_dir, monkeypatch, form, epoc
 
 
 def test_a_rank_that_stays_behind_is_named(run_dir):
-    """Not one that is a step behind, nor one that is seen so once."""
     text = ProgressText(run_dir, on_terminal=True)
     for rank in range(RANKS):
         write(run_dir, rank, f"step {10 - (rank == 3)} loss 1\n")
@@ -190,7 +186,6 @@ def test_where_there_is_no_terminal_nothing_counts_up(run_dir, monkeypatch):
 
 
 def test_silence_is_told_when_it_lasts(run_dir, monkeypatch):
-    """It ends with a line of any rank, and with a heartbeat that is touched."""
     now_s = progress_text.time.monotonic()
     monkeypatch.setattr(progress_text.time, "monotonic", lambda: now_s)
     text = ProgressText(run_dir, on_terminal=True)
@@ -232,7 +227,6 @@ def test_of_a_program_that_says_nothing_the_directory_is_told():
 
 
 def test_a_rank_that_is_silent_alone_is_named(run_dir):
-    """Unless it has ended; where all are silent, nothing is said of one."""
     text = ProgressText(run_dir, on_terminal=True)
     for rank in range(RANKS):
         write(run_dir, rank, "here\n")

@@ -23,7 +23,6 @@ no-preload = true
 
 
 def options_of(launcher, *typed, **options):
-    """The options of the run that these words would make, as run.json has them, and what is said of the file."""
     done = launcher.call("run", "--dry-run", "--json", *typed, "--", "true", code=0, **options)
     record = json.loads(done.stdout)
     told = [line for line in done.stderr.splitlines() if line.startswith("from ")]
@@ -31,17 +30,10 @@ def options_of(launcher, *typed, **options):
 
 
 def test_a_file_gives_options(launcher):
-    """To every command those of its table, and the directory of runs to all; a dry run says which, secrets masked."""
     launcher.write("tlaunch.toml", FILE)
     options, told = options_of(launcher)
-    assert options == {
-        "command": ["true"],
-        "devices": 2,
-        "env": ["A=1", "API_TOKEN=********"],
-        "hang_timeout": 600.0,
-        "no_preload": True,
-        "runs": str(launcher.directory / "all runs"),
-    }
+    given = {"devices": 2, "env": ["A=1", "API_TOKEN=********"], "hang_timeout": 600.0, "no_preload": True}
+    assert options == {"command": ["true"], **given, "runs": str(launcher.directory / "all runs")}
     assert len(told) == 1
     assert all(word in told[0] for word in ("tlaunch.toml", "--devices=2", "--no-preload", "--hang-timeout=10m"))
     assert "hunter2" not in told[0]
@@ -53,11 +45,9 @@ def test_a_file_gives_options(launcher):
 
 
 def test_a_person_has_the_last_word(launcher, sample_tables):
-    """By an option, which excludes what cannot stand beside it; by a variable; variables of ranks add up."""
     launcher.write("tlaunch.toml", f"{FILE}set = ['train.steps=3']\ndetach = true\n")
-    options, told = options_of(
-        launcher, "--devices", 3, "--env", "B=2", "--env", "A=3", env={"TLAUNCH_RUNS_DIR": "here"}
-    )
+    given = ("--devices", 3, "--env", "B=2", "--env", "A=3")
+    options, told = options_of(launcher, *given, env={"TLAUNCH_RUNS_DIR": "here"})
     assert (options["devices"], options["env"]) == (3, ["API_TOKEN=********", "B=2", "A=3"])
     assert options["runs"] == str(launcher.directory / "here")
     assert all(word not in told[0] for word in ("devices", "runs-dir", "--set", "detach"))
@@ -68,7 +58,6 @@ def test_a_person_has_the_last_word(launcher, sample_tables):
 
 
 def test_a_file_may_be_ignored(launcher):
-    """By an option of tlaunch, and by a variable."""
     launcher.write("tlaunch.toml", "[run]\ndevices = ")
     assert launcher.call("run", "--dry-run", "--", "true").returncode == 2
     launcher.call("--no-config", "run", "--dry-run", "--", "true", code=0)
@@ -79,7 +68,6 @@ def test_a_file_may_be_ignored(launcher):
 
 @pytest.mark.parametrize("name", ["tlaunch.toml", "pyproject.toml"])
 def test_the_file_of_a_repository_holds_below_its_root(launcher, name):
-    """Paths are those from its directory; the nearest file holds; outside a repository only that of the directory itself."""
     prefix = "tool.tlaunch." if name == "pyproject.toml" else ""
     top = f"[{prefix[:-1]}]\nruns-dir = 'out'\n" if prefix else "runs-dir = 'out'\n"
     launcher.write(f"project/{name}", f"{top}[{prefix}run]\ndevices = 2\n")
@@ -97,7 +85,6 @@ def test_the_file_of_a_repository_holds_below_its_root(launcher, name):
 @pytest.mark.parametrize("kept", ["{}", "{}/step-5", "{}-run", "{}-run/checkpoints/step-5"])
 @pytest.mark.parametrize("name", ["kept", "auto"])
 def test_a_checkpoint_is_looked_for_beside_the_file(launcher, kept, name):
-    """As other paths are: one, a directory of some, a run's directory."""
     kept = kept.format(name)
     for made in (f"{name}/step-5", f"{name}-run/checkpoints/step-5"):
         launcher.write(f"project/{made}/index.json", "{}")
@@ -120,7 +107,6 @@ def test_a_run_to_go_on_from_is_no_path(launcher):
 
 
 def resumed(launcher, cwd):
-    """What --resume is for a run from this directory of the project, as `defaults` of the file has it."""
     place = launcher.directory / "project" / cwd
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(place)

@@ -18,7 +18,6 @@ def environment_of(run_dir, rank):
 
 
 def test_ranks_get_their_place_and_their_own_directory(launcher, sample_tables):
-    """Every rank of a table finds its device, rank and size, and writes to its own log; events are in order."""
     table = sample_tables / "rank_table_4pcs.json"
     done = launcher.run("run", "--rank-table", table, "--mp", 2, "--", "sh", "-c", "echo $RANK_ID of $RANK_SIZE")
     assert done.returncode == 0, done.stderr
@@ -40,7 +39,6 @@ ALONE = "imports mpi4py, but each rank has its own MPI_COMM_WORLD; "
 
 
 def test_ranks_that_mpi_does_not_know_as_one_job_are_told_of(launcher, sample_tables):
-    """Each would do the whole work, and the run would end with 0."""
     launcher.write("alone.py", "if False:\n    from mpi4py import MPI\n")
     launcher.write("other.py", "print('mpi4py')\n")
     told = {
@@ -78,7 +76,6 @@ def test_what_others_may_read_of_a_run_holds_no_secret(launcher):
     ("devices", "cpus", "job", "told"), [(2, 1, "12", 1), (2, 2, "12", 0), (1, 1, "12", 0), (2, 1, "", 0)]
 )
 def test_a_job_of_slurm_with_fewer_cpus_than_ranks_is_told(launcher, devices, cpus, job, told):
-    """In one line; the variables of a job are not those of every machine."""
     env = {"SLURM_JOB_ID": job, "SLURMD_NODENAME": "n1", "SLURM_CPUS_ON_NODE": str(cpus)}
     done = launcher.call("run", "--dry-run", "--devices", devices, "--", "true", env=env)
     assert (done.returncode, done.stderr.count("warning: "), done.stderr.count("CPU")) == (0, told, told)
@@ -95,7 +92,6 @@ def test_options_after_the_command_are_the_commands(launcher):
     (["./script"], 127),
 ], ids=["exit code", "killed", "no interpreter"])  # fmt: skip
 def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
-    """Or 128 + its signal; the report names the rank, and its last words are shown."""
     inner = launcher.write("inner", "#!/nonexistent/interpreter\n")  # is there, and names one that is not
     launcher.write("script", f"#!{inner}\n").chmod(0o755)
     inner.chmod(0o755)
@@ -110,7 +106,6 @@ def test_first_failure_is_the_exit_code(launcher, program, code, snapshot):
 
 
 def test_the_others_are_ended_when_one_fails(launcher, programs):
-    """Ranks that would wait for ever, deaf to SIGTERM and with children elsewhere, are gone after the grace period."""
     script = f"""
         if [ $RANK = 0 ]; then exec "{sys.executable}" "{programs / "stubborn.py"}" ignore double-fork; fi
         until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5"""
@@ -138,7 +133,6 @@ def test_stopped_ranks_can_be_ended_gracefully(launcher, wait_until):
 
 
 def test_a_rank_inherits_nothing_it_should_not(launcher, programs):
-    """Own session and group, three descriptors, no stdin, the user's directory; the hook's own one is out of the way."""
     reader, writer = os.pipe()
     done = launcher.run("run", "--", sys.executable, programs / "state.py", pass_fds=[writer])
     os.close(reader)
@@ -165,7 +159,6 @@ def test_a_rank_starts_with_default_signals(launcher):
 
 
 def test_the_console_shows_the_whole_log_of_rank_0(launcher, programs):
-    """Much output, broken UTF-8, control sequences and a last line without end all reach the console, made harmless."""
     done = launcher.run("run", "--devices", 2, "--", sys.executable, programs / "noisy.py", 5000)
     lines = done.stdout.splitlines()
     text = "of rank output, long enough to fill more than one block in the end"

@@ -12,8 +12,6 @@ DRAWN = "0123456789abcdef" * 2
 
 @pytest.fixture(name="places")
 def _places(tmp_path, monkeypatch):
-    """Gives a function for a server's directory of runs and home, which others may have too."""
-
     def at(runs, home):
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / home))
         (tmp_path / runs).mkdir(exist_ok=True)
@@ -26,7 +24,6 @@ def _places(tmp_path, monkeypatch):
     ("runs", "home"), [("runs", "home"), ("own runs", "home"), ("runs", "own home")], ids=["all", "home", "runs"]
 )
 def test_servers_that_share_a_place_know_the_token(places, runs, home):
-    """At the first start and later ones, whichever server was the first before."""
     token = draw_token(places("runs", "home"), {})
     assert len(token) == 32
     assert token in known_tokens(places(runs, home), {})
@@ -62,18 +59,13 @@ def test_a_variable_takes_its_place(places, tmp_path):
     assert not any(tmp_path.rglob(TOKEN_FILE))
 
 
-def test_without_a_state_directory_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/none")
-    assert (draw_token(tmp_path, {}), known_tokens(tmp_path, {})) == ("", ("",))
-
-
-def test_a_server_without_a_state_directory_tries_a_run_without_a_token_too(places, monkeypatch):
-    """The directory of runs has the token of an earlier run of a user who had one."""
+def test_a_server_without_a_state_directory_tries_a_run_without_a_token_too(places, tmp_path, monkeypatch):
+    """The directory of runs has the token of an earlier run of a user who had one, or none."""
     runs = places("runs", "home")
     token = draw_token(runs, {})
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/none")
-    assert draw_token(runs, {}) == ""
-    assert known_tokens(runs, {}) == (token, "")
+    assert (draw_token(runs, {}), known_tokens(runs, {})) == ("", (token, ""))
+    assert (draw_token(tmp_path, {}), known_tokens(tmp_path, {})) == ("", ("",))
 
 
 def test_a_token_of_the_directory_of_runs_replaces_another_one_at_home(places):

@@ -31,7 +31,6 @@ def agent_pid(launcher):
 
 
 def test_a_hangup_ends_willing_ranks_at_once(launcher):
-    """Ranks that heed SIGTERM end long before the grace period, and the exit code says which signal it was."""
     process = launcher.stubborn(grace=1000)
     process.send_signal(signal.SIGHUP)
     assert process.wait(60) == 129
@@ -45,7 +44,6 @@ def test_a_hangup_ends_willing_ranks_at_once(launcher):
     [(signal.SIGTERM, Cause.STOPPED, "double-fork"), (signal.SIGKILL, Cause.HEAD_LOST, "new-session")],
 )
 def test_a_launcher_that_is_ended_leaves_nothing(launcher, wait_until, number, cause, elsewhere):
-    """Ranks and grandchildren that ignore SIGTERM are gone after the grace period; a killed launcher's agent ends them."""
     process = launcher.stubborn("ignore", elsewhere, grace=GRACE_S)
     agent = agent_pid(launcher)
     process.send_signal(number)
@@ -61,7 +59,6 @@ def test_a_launcher_that_is_ended_leaves_nothing(launcher, wait_until, number, c
 @pytest.mark.parametrize("options", [(), ("--no-preload",)])
 @pytest.mark.parametrize("elsewhere", ["", "setsid", "env -i"])
 def test_launcher_and_agent_that_are_killed_at_one_moment_leave_nothing(launcher, wait_until, options, elsewhere):
-    """What ranks have started is killed: in their own session, in another one, or with another environment."""
     process = launcher.running(*options, "--", "sh", "-c", f"echo ready; {elsewhere} sleep 1000; true")
     started = wait_until(lambda: len(found := launcher.events(RankStarted)) == 2 and found, "the start of both ranks")
     ranks = [event.pid for event in started]
@@ -74,7 +71,6 @@ def test_launcher_and_agent_that_are_killed_at_one_moment_leave_nothing(launcher
 
 
 def below(ranks):
-    """The living children of these processes."""
     return [process.pid for process in every_process() if process.parent in ranks and process.living]
 
 
@@ -191,7 +187,6 @@ def test_a_stopped_agent_is_ended(launcher, suspend):
 
 
 def test_second_interrupt_kills_at_once(launcher, wait_until):
-    """Ctrl-C in a terminal is told and repeated: the second ends ranks that ignore the first, without any grace."""
     head, terminal = pty.openpty()
     process = launcher.stubborn(
         "ignore", "new-session", grace=1000,
@@ -225,7 +220,6 @@ def test_two_interrupts_before_the_first_rank(launcher, wait_until, has_begun):
 
 
 def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
-    """Ctrl-C twice while a failed run waits out its grace period kills at once; the failure stays the exit code."""
     script = (
         f'[ $RANK = 0 ] && exec "{sys.executable}" "{programs / "stubborn.py"}" ignore; '
         'until grep -q ready "$TLAUNCH_RUN_DIR/device0/train.log"; do :; done; exit 5'

@@ -17,6 +17,7 @@ from launcher.core.run_report import Report
 from launcher.logs.terminal import without_colours
 from tests.programs import acted_run
 
+from .conftest import read_until
 from .failed_run import failed_twice, verdict
 from .test_table_fix import BROKEN
 
@@ -49,9 +50,8 @@ def test_a_clause_begins_with_a_state():
 def test_colours_of_a_table_take_no_column():
     rows = [("a", "failed", "1"), ("bb", "ok failed", "failed")]
     plain = aligned(("N", "STATE", "X"), rows, right=frozenset({"X"}))
-    shown = aligned(
-        ("N", "STATE", "X"), rows, right=frozenset({"X"}), paint={"X": lambda text: SCREEN.paint(text, ERROR)}
-    )
+    paint = {"X": lambda text: SCREEN.paint(text, ERROR)}
+    shown = aligned(("N", "STATE", "X"), rows, right=frozenset({"X"}), paint=paint)
     assert list(map(without_colours, shown)) == plain
     assert shown[2].endswith(f" {RED}{BOLD}failed{OFF}")
 
@@ -84,9 +84,8 @@ def test_no_word_of_a_message_is_broken(columns):
         assert any("`tlaunch logs RUN --rank 3`" in row for row in rows)
     for name in ("a name of words", "x" * (columns - 6)):
         painted = f"{click.style(name, bold=True)}: {'word `tlaunch logs RUN` ' * 30}"
-        assert click.unstyle(Screen(True, columns).wrapped(painted)) == Screen(False, columns).wrapped(
-            click.unstyle(painted)
-        )
+        plain = Screen(False, columns).wrapped(click.unstyle(painted))
+        assert click.unstyle(Screen(True, columns).wrapped(painted)) == plain
 
 
 def test_wide_characters_take_two_columns():
@@ -101,14 +100,13 @@ def test_a_comment_for_a_shell_stays_in_its_line():
 
 
 def test_rows_of_explain_and_validate_fit_a_terminal(launcher, sample_tables):
-    """A value that fits nowhere is whole, with its origin below; without a terminal each variable is a line."""
     command = ("explain", "--devices", "2", "--", "true")
     rows = launcher.seen(*command, COLUMNS="80").splitlines()
     assert all(len(row) <= 80 or row.split()[0] in {"TLAUNCH_RUN_DIR", "TLAUNCH_HEARTBEAT_FILE"} for row in rows)
-    plain = launcher.call(*command).stdout
-    assert re.sub(r"\d{8}-\d{6}", "", " ".join(plain.split())) == re.sub(
-        r"\d{8}-\d{6}", "", " ".join(" ".join(rows).split())
+    plain, shown = (
+        re.sub(r"\d{8}-\d{6}", "", text).split() for text in (launcher.call(*command).stdout, " ".join(rows))
     )
+    assert plain == shown
     text = (sample_tables / "rank_table_8pcs.json").read_text().replace('"device_id": "1"', '"device_id": "0"')
     launcher.write("a table with quite a long name.json", text)
     shown = launcher.seen("validate", "a table with quite a long name.json", COLUMNS="60")
@@ -125,10 +123,8 @@ def test_the_cause_stands_out_from_its_consequences():
     shown = list(render(verdict("Boom: no"), screen=SCREEN, lead="error: "))
     assert list(map(without_colours, shown)) == list(render(verdict("Boom: no"), lead="error: "))
     assert shown[0] == f"error: {BOLD}rank 1: Boom: no, at a.py:3 in f{OFF}"
-    assert [line.startswith(DIM) for line in shown if "consequences" in line or "ConnectionError" in line] == [
-        True,
-        True,
-    ]
+    followed = [line.startswith(DIM) for line in shown if "consequences" in line or "ConnectionError" in line]
+    assert followed == [True, True]
 
 
 @pytest.mark.parametrize(("command", "coloured"), [
@@ -137,7 +133,6 @@ def test_the_cause_stands_out_from_its_consequences():
     (["table", "fix", "table.json"], [f"{BOLD}--- table.json", f'{RED}-  "server_count"', f'{GREEN}+  "server_count"']),
 ], ids=lambda each: each[0])  # fmt: skip
 def test_colours_are_for_terminals_and_say_nothing_alone(launcher, command, coloured):
-    """Or for a pipe where they are asked for; the text is the same."""
     report = Report("a", 0, Cause.FAILED, 1, 1, 2, ())
     acted_run.make(launcher.runs / "a", failed_twice(verdict("Boom: no"), verdict("Boom: no")), report=report)
     launcher.write("table.json", BROKEN)
@@ -161,12 +156,12 @@ def test_the_table_of_top_is_coloured_in_a_pipe_where_that_is_asked_for(launcher
 @pytest.mark.parametrize(("value", "coloured"), [("1", True), ("0", False), ("", False), ("3", True)])
 def test_colours_may_be_forced(launcher, value, coloured):
     told = launcher.call("why", "nowhere", env={"FORCE_COLOR": value}, code=2).stderr
+    assert told.startswith(f"{RED}{BOLD}error:{OFF} " if coloured else "error: ")
     assert ("\x1b" in told) is coloured
 
 
 @pytest.mark.parametrize("columns", ["abc", "-4", "0", "", "60"])
 def test_the_width_of_a_terminal_is_known_whatever_columns_says(monkeypatch, columns):
-    """What is no number of columns is passed over."""
     parent, child = os.openpty()
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 90, 0, 0))
     monkeypatch.setenv("COLUMNS", columns)
@@ -175,13 +170,7 @@ def test_the_width_of_a_terminal_is_known_whatever_columns_says(monkeypatch, col
 
 
 def steady(text):
-    """Without what goes on from one moment to the next."""
     return re.sub(r"[\d.]+ (ms|s|min|h|d)\b( [\d.]+ s)?", "<time>", " ".join(text.split()))
-
-
-def test_errors_are_red(launcher):
-    told = launcher.call("why", "nowhere", env={"FORCE_COLOR": "1"}, code=2).stderr
-    assert told.startswith(f"{RED}{BOLD}error:{OFF} ")
 
 
 def test_a_verdict_is_set_apart_on_a_terminal(launcher):
@@ -193,27 +182,11 @@ def test_a_verdict_is_set_apart_on_a_terminal(launcher):
         env={"TERM": "xterm", "COLUMNS": "60", "NO_COLOR": "", "FORCE_COLOR": ""},
     )  # fmt: skip
     os.close(child)
-    shown = b""
-    while piece := _read(parent):
-        shown += piece
+    shown = read_until(parent, None)
     os.close(parent)
     assert process.wait() == 1
     lines = without_colours(shown.decode().replace("\r\n", "\n")).split("\n")
     (at,) = [number for number, line in enumerate(lines) if line.startswith("error: ")]
     assert lines[at - 1].endswith("\x1b[K") or not lines[at - 1]
     assert "one one one" in lines[at]
-    assert {word for line in lines[at + 1 : at + 3] for word in line.split()} <= {
-        "one",
-        "at",
-        "<string>:1",
-        "one,",
-        "in",
-        "<module>",
-    }
-
-
-def _read(descriptor):
-    try:
-        return os.read(descriptor, 65536)
-    except OSError:  # Linux: the other end is closed
-        return b""
+    assert set(" ".join(lines[at + 1 : at + 3]).split()) <= {"one", "one,", "at", "<string>:1", "in", "<module>"}

@@ -29,7 +29,6 @@ WAITS = ["print('ready', flush=True)", "time.sleep(1000)"]
 
 
 def started_ranks(launcher, count):
-    """The pids of so many ranks, in the order of their starts; nothing before the last of them."""
     pids = [event.pid for event in launcher.events(RankStarted)]
     return pids if len(pids) == count else []
 
@@ -47,7 +46,6 @@ def train_log(launcher, rank):
 
 
 def test_a_failed_attempt_is_tried_again_afresh(launcher):
-    """A new port, the attempt's number under both names, one log with a line between its parts, a verdict each."""
     program = python(
         "attempt = os.environ['TLAUNCH_ATTEMPT']",
         "assert attempt == os.environ['TORCHELASTIC_RESTART_COUNT']",
@@ -75,7 +73,6 @@ def test_a_port_that_the_user_chose_is_kept(launcher):
 
 
 def test_a_rank_that_makes_no_progress_hangs(launcher):
-    """Exit code 124; the living rank that kept the others waiting is named with its line."""
     done = launcher.run("run", "--devices", 2, "--hang-timeout", 1, "--grace", 1, "--", *python(*WAITS), code=124)
     assert launcher.report.cause is Cause.HUNG
     assert "no progress" in done.stderr
@@ -91,7 +88,6 @@ KEEPS_ALIVE = {
 @pytest.mark.parametrize("keeps", KEEPS_ALIVE.values(), ids=KEEPS_ALIVE)
 @pytest.mark.parametrize(("fails", "code"), [("raise ValueError('bad batch 17')", 1), ("sys.exit(3)", 3)])
 def test_a_rank_that_has_failed_and_does_not_exit_counts_as_failed(launcher, keeps, fails, code):
-    """After the grace period; its peers wait for it in vain."""
     program = python("if os.environ['RANK'] == '0': time.sleep(1000)", keeps, fails)
     launcher.run("run", "--devices", 2, "--grace", 0.5, "--", *program, code=code)
     (event,) = launcher.events(NotExiting)
@@ -100,11 +96,9 @@ def test_a_rank_that_has_failed_and_does_not_exit_counts_as_failed(launcher, kee
 
 
 def test_a_rank_that_does_not_exit_is_shown_at_once_and_may_take_its_time(launcher, wait_until):
-    """Nothing is ended within the grace period, and an end that takes a while says no more than its exception."""
     waits = "import atexit\ndef save():\n    while not os.path.exists('go'): time.sleep(0.01)\natexit.register(save)"
-    program = python(
-        "print('ready', flush=True)", "if os.environ['RANK'] == '0': time.sleep(1000)", waits, "raise ValueError('b')"
-    )
+    lasts = "if os.environ['RANK'] == '0': time.sleep(1000)"
+    program = python("print('ready', flush=True)", lasts, waits, "raise ValueError('b')")
     process = launcher.running("--grace", 1000, "--", *program)
     wait_until(lambda: launcher.events(NotExiting), "the failure")
     for command in ("status", "why", "ps"):
@@ -117,19 +111,16 @@ def test_a_rank_that_does_not_exit_is_shown_at_once_and_may_take_its_time(launch
 
 
 def test_a_rank_that_does_not_exit_is_started_again(launcher):
-    fails = "if os.environ['TLAUNCH_ATTEMPT'] == '0' and os.environ['RANK'] == '1': sys.exit(3)"
-    program = python(
-        "import threading", "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", fails
-    )
-    lasting = [*program[:-1], program[-1].replace(", daemon=True", ", daemon=os.environ['TLAUNCH_ATTEMPT'] != '0'")]
-    launcher.run("run", "--devices", 2, "--grace", 0.5, "--max-restarts", 1, "--", *lasting, code=0)
+    daemon = "daemon=os.environ['TLAUNCH_ATTEMPT'] != '0'"
+    lasts = f"import threading; threading.Thread(target=time.sleep, args=(1000,), {daemon}).start()"
+    program = python(lasts, "if os.environ['TLAUNCH_ATTEMPT'] == '0' and os.environ['RANK'] == '1': sys.exit(3)")
+    launcher.run("run", "--devices", 2, "--grace", 0.5, "--max-restarts", 1, "--", *program, code=0)
     assert [attempt.cause for attempt in launcher.report.attempts] == [Cause.FAILED, Cause.FINISHED]
 
 
 @pytest.mark.parametrize("command", ["{} | tee copy", "{} || true", "({}); exit 0"])
 def test_a_good_end_after_a_traceback_is_a_warning(launcher, command):
-    failing = "raise RuntimeError('device-side assert') if os.environ['RANK'] == '1' else SystemExit"
-    program = python(failing)
+    program = python("raise RuntimeError('device-side assert') if os.environ['RANK'] == '1' else SystemExit")
     script = command.format('"$@" 2>&1')
     done = launcher.run("run", "--devices", 2, "--", "sh", "-c", script, "sh", *program, code=0)
     (trouble,) = launcher.events(Trouble)
@@ -145,7 +136,6 @@ def test_a_handled_exception_of_a_good_run_is_no_warning(launcher):
 
 
 def test_a_signal_that_was_forwarded_is_named_as_the_cause(launcher):
-    """And no rank; the exit code is that of the ranks."""
     process = launcher.running("--", "sh", "-c", "echo ready; exec sleep 1000")
     process.send_signal(signal.SIGUSR2)
     assert process.wait(60) == 128 + signal.SIGUSR2
@@ -213,14 +203,12 @@ def test_ranks_that_are_being_forked_are_ended_with_the_others(launcher, wait_un
     wait_until(lambda: launcher.events(RankStarted), "some ranks")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    assert len([ended for ended in launcher.report.attempts[-1].exits if ended.pid]) == len(
-        launcher.events(RankStarted)
-    )
+    ended = [each for each in launcher.report.attempts[-1].exits if each.pid]
+    assert len(ended) == len(launcher.events(RankStarted))
     assert (launcher.events(Killing), launcher.processes()) == ([], [])
 
 
 def test_a_run_whose_ranks_are_to_start_again_can_be_stopped(launcher, wait_until):
-    """The code of the failure stands; no restart follows; nothing is left."""
     program = python(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
         "os.environ['RANK'] == '0' or open('deaf', 'w').close()",
@@ -242,8 +230,6 @@ def test_a_run_whose_ranks_are_to_start_again_can_be_stopped(launcher, wait_unti
 
 @pytest.fixture
 def preloading(launcher):
-    """Gives a function that runs or starts Python statements on two ranks, with a module of this source preloaded."""
-
     def begin(how, source, *statements, options=()):
         launcher.write("one_module.py", source)
         words = ["run", "--devices", 2, *options, "--preload", "one_module", "--", *python(*statements)]
@@ -262,7 +248,6 @@ def test_a_run_can_be_stopped_while_it_imports(launcher, preloading, wait_until)
 
 
 def test_ranks_are_forked_from_a_process_that_has_imported_everything(launcher, preloading):
-    """The module is imported once; every rank finds it there, and is a process like any other."""
     done = preloading(
         launcher.run,
         "import os; PID = os.getpid(); open('imports', 'a').write('x')",
@@ -278,7 +263,6 @@ def test_ranks_are_forked_from_a_process_that_has_imported_everything(launcher, 
 
 
 def test_a_module_that_starts_threads_is_not_preloaded(launcher, preloading):
-    """Forking would lose its threads: one line says so, and every rank starts by itself."""
     source = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
     done = preloading(launcher.run, source, "import one_module, threading", "print(threading.active_count())")
     assert (done.returncode, done.stdout) == (0, "2\n")

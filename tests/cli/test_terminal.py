@@ -60,19 +60,15 @@ GOES_ON = 'import time\nfor n in range(10**9):\n    print("line", n, flush=True)
 
 
 def in_turn(name, *values):
-    """Each of these values in a terminal of one width or the other."""
     return pytest.mark.parametrize((name, "columns"), list(zip(values, cycle(WIDTHS), strict=False)), ids=str)
 
 
 class Screen:
-    """A shell in a terminal emulator of its own."""
-
     def __init__(self, launcher, columns):
         self._launcher = launcher
         launcher.write("tlaunch", f'#!/bin/sh\nexec "{sys.executable}" -m launcher "$@"\n').chmod(0o755)
-        self._environment = launcher.environment(
-            {"LC_ALL": "C.UTF-8", "PS1": "> ", "TMUX": "", "SHELL": "/bin/sh", "ENV": ""}
-        )
+        variables = {"LC_ALL": "C.UTF-8", "PS1": "> ", "TMUX": "", "SHELL": "/bin/sh", "ENV": ""}
+        self._environment = launcher.environment(variables)
         self._environment["PATH"] = f"{launcher.directory}{os.pathsep}{self._environment['PATH']}"
         size = ["-x", str(columns), "-y", "24"]
         limit = ["set-option", "-g", "history-limit", str(HISTORY_LINES)]
@@ -90,7 +86,6 @@ class Screen:
         return done.stdout
 
     def type(self, command):
-        """A command line, whose exit code will be shown as `code=...`."""
         self._tmux("send-keys", "-l", f"clear; {command}; echo code=$?")
         self._tmux("send-keys", "Enter")
 
@@ -101,7 +96,6 @@ class Screen:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
     def touch(self, *names):
-        """Make files for which the program waits."""
         for name in names:
             self._launcher.write(name)
 
@@ -113,11 +107,9 @@ class Screen:
         return [line.rstrip() for line in self._tmux("capture-pane", "-p", "-J", "-S", "-").splitlines()]
 
     def wait_for(self, pattern):
-        """Until a line begins so; that line."""
         return self.wait_until(lambda: [line for line in self.lines() if re.match(pattern, line)], pattern)[-1]
 
     def wait_until(self, condition, what):
-        """The first true value of `condition`."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := condition()):
             assert time.monotonic() < deadline, (what, self.rows())
@@ -125,7 +117,6 @@ class Screen:
         return found
 
     def ended(self):
-        """The exit code of the last command, once the next may be typed; and that the terminal is as before."""
         code = self.wait_for(r"code=\d").removeprefix("code=")
         self.wait_until(lambda: [row for row in self.rows() if row][-1:] == [">"], "a prompt")
         last = [row for row in self.rows() if row][-2:]
@@ -147,7 +138,6 @@ class Screen:
 
 @pytest.fixture
 def play(launcher):
-    """Gives a function that opens a terminal so wide, and types a command there, for which it writes program.py."""
     opened = []
 
     def start(program, columns, command):
@@ -162,7 +152,6 @@ def play(launcher):
 
 
 def loss_of(line, step):
-    """The smallest one of those ranks that `line` stands for, without the part that tells ranks apart."""
     return int(re.fullmatch(rf"step {step} loss (\d)\.0\d\d(\.\.\1\.0\d\d)?", line)[1])
 
 
@@ -179,12 +168,8 @@ def check_long_lines(lines):
 # --- whatever logs hold ---
 
 
-@in_turn(
-    "command",
-    *("run --console all", "logs -f --collapse", "run"),
-)
+@in_turn("command", "run --console all", "logs -f --collapse", "run")
 def test_every_line_of_every_rank_is_whole(launcher, play, columns, command):
-    """With its prefix, each once and in order, also where one rank says it alone; no log acts on the terminal."""
     terminal = play(HOSTILE, columns, commands(command))
     assert terminal.ended() == 0
     lines = terminal.lines()
@@ -256,7 +241,6 @@ while not os.path.exists("go"): time.sleep(0.05)
 
 
 def test_an_attempt_has_its_own_time(launcher, play):
-    """That of the run says nothing of how far it is."""
     terminal = play(FAILS_ONCE, 80, "tlaunch run --devices 2 --max-restarts 1 -- python program.py")
     told = terminal.wait_for(r"attempt 1, 2 ranks for \d+ s")
     failed_s = time.time() - (launcher.directory / "failed").stat().st_mtime
@@ -362,12 +346,8 @@ while not os.path.exists("go"): time.sleep(0.01)
 """
 
 
-@in_turn(
-    "command",
-    *("run", "run --console collapse", "logs -f --merge", "logs -f"),
-)
+@in_turn("command", "run", "run --console collapse", "logs -f --merge", "logs -f")
 def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, columns, command):
-    """In one row at the foot, which does not blink; nothing of it is left in the end; a prompt likewise."""
     terminal = play(BAR, columns, commands(command))
     who = "" if command == "run" else r"\[0-3\]"
     bar = rf"{who} +\d+(\.\.\d+)?%.*/100 \[00:01"
@@ -431,7 +411,6 @@ def test_the_unfinished_line_of_a_rank_that_ended_hides_nothing(play):
 
 
 def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
-    """While what is said on stderr goes elsewhere; and not where stdout goes elsewhere."""
     terminal = play(BAR, 80, "tlaunch run --devices 4 -- python program.py 2> said")
     terminal.wait_for(r" +\d+%\|")
     said = launcher.directory / "said"
@@ -465,7 +444,6 @@ def test_a_run_that_has_ended_says_what_comes_next(launcher, play, options, exit
 
 
 def test_ctrl_c_ends_a_run(launcher, play):
-    """Its ranks with it; it says so, in whole lines."""
     terminal = play(GOES_ON, 80, "tlaunch run --console status --devices 4 -- python program.py")
     terminal.wait_for("4 ranks for ")
     launcher.wait_ready(4, "line 0")
@@ -486,7 +464,6 @@ def test_top_fits_and_leaves_the_terminal_as_it_was(launcher, play):
     states = [[str(rank), "stopped" if rank == 3 else "running"] for rank in range(4)]
 
     def table():
-        """Once all have been started, and the picture is drawn to its end."""
         rows = [row.split() for row in terminal.rows() if re.match(r" +\d ", row)]
         return [row[:2] for row in rows] == states and len({len(row) for row in rows}) == 1
 
@@ -515,7 +492,6 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("columns", [40, *WIDTHS])
 def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, columns):
-    """What is imported, how far the program is by its own lines, and when it is killed; nothing of it is left."""
     launcher.write("slow_module.py", IMPORTED)
     options = "--devices 2 --grace 60 --console status --preload slow_module"
     # Below a few lines: what a narrower terminal moves out at the top cannot be erased.
@@ -540,7 +516,6 @@ def test_the_foot_says_from_the_first_moment_how_a_run_stands(launcher, play, co
 
 
 def test_nothing_is_redrawn_beside_what_a_pipe_brings_to_the_terminal(play):
-    """Each line of `tee` begins a row, and what is said of the run has rows of its own."""
     terminal = play(COUNTS, 80, "tlaunch run --devices 2 -- python program.py | tee all")
     terminal.wait_for("line 20$")
     assert "line 0" in terminal.lines()

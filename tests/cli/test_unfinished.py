@@ -21,13 +21,10 @@ MARK = "<mark>"
 
 
 class Terminal:
-    """A terminal, and the clock of what is drawn there."""
-
     def __init__(self, shown, stream):
         self.stream, self._shown, self.now_s = stream, shown, 1.0
 
     def begun(self, *states, ranks=None):
-        """A row in which lines of these ranks are to be shown, as they have been for long enough; and the lines."""
         ranks = range(len(states)) if ranks is None else ranks
         places = [RankPlace(rank, "10.0.0.1", 0, rank) for rank in range(8)]
         row = run_status_line.PartialLines(Format(LineOptions(), self.stream, places, range(8)), self.stream)
@@ -46,7 +43,6 @@ class Terminal:
         return text
 
     def read(self):
-        """All that was written to it so far: it arrives in its own time, and a mark behind it."""
         self.stream.write(MARK)
         self.stream.flush()
         text = ""
@@ -93,7 +89,6 @@ def test_one_line_is_shown_as_it_is(terminal, state, seen):
     ([b"| | 5 |", b"| | 6 |"], "[0-1] | | 5..6 |"),
 ])  # fmt: skip
 def test_lines_of_several_ranks_are_folded(terminal, states, seen):
-    """Bars go, whose lengths differ before numbers do; words stay."""
     assert terminal.seen(*states) == seen
 
 

@@ -32,16 +32,13 @@ def become(uid):
 
 
 class Users:
-    """Commands of several users in one directory, to which all may write."""
-
     def __init__(self, launcher):
         self.launcher = launcher
         self.directory, self.runs = launcher.directory, launcher.runs
 
     def call(self, uid, *words, **options):
-        return self.launcher.ended(
-            [*become(uid), *self.launcher.argv(*words)], **{"stdin": subprocess.DEVNULL, **options}
-        )
+        argv = [*become(uid), *self.launcher.argv(*words)]
+        return self.launcher.ended(argv, **{"stdin": subprocess.DEVNULL, **options})
 
     def give(self, path, uid):
         for each in (path, *path.rglob("*")):
@@ -49,7 +46,6 @@ class Users:
 
     @contextmanager
     def process(self, uid, **options):
-        """A process of a user; at the end it still lives unless the block says that it does not."""
         process = subprocess.Popen([*become(uid), "sleep", "1000"], **options)
         program = Path(f"/proc/{process.pid}/cmdline")
         self.launcher._wait_until(lambda: program.read_bytes().startswith(b"sleep"), "that it is the user's program")
@@ -60,7 +56,6 @@ class Users:
             process.wait()
 
     def naming(self, process, owner, role="head", name="named"):
-        """A run of `owner` whose files name a process as its launcher, agent or rank."""
         named, gone = identify(process.pid), acted_run.someone_gone()
         events = [AgentStarted(named if role == "agent" else gone, named if role == "head" else gone, 1)]
         events.append(RankStarted(0, process.pid if role == "rank" else gone.pid, named.started))
@@ -91,7 +86,6 @@ def lives(process):
 @pytest.mark.parametrize("role", ["head", "agent", "rank"])
 @pytest.mark.parametrize("caller", [ROOT, ONE])
 def test_a_file_cannot_have_others_signalled(users, caller, role, words):
-    """Root and a process's own user, who stop a run of another user that names it."""
     with users.process(ONE) as process:
         run_dir = users.naming(process, OTHER, role)
         done = users.call(caller, "stop", "--timeout", 2, *words, run_dir.root)
@@ -127,7 +121,6 @@ def test_other_processes_in_the_group_of_a_rank_are_spared(users):
 
 @pytest.mark.parametrize("swapped", ["events.jsonl", "."])
 def test_a_link_makes_no_other_owner(users, swapped):
-    """To events or to the directory of a run of the process's own user."""
     with users.process(ONE) as process:
         genuine = users.naming(process, ONE, name="genuine").root
         lie = users.runs / "lie"
@@ -158,7 +151,6 @@ def test_root_ends_runs_of_users_and_users_their_own(users):
 
 
 def test_ones_own_run_comes_before_others(users):
-    """Where several users' runs are active, `stop` without RUN ends one's own."""
     with users.process(ONE) as mine, users.process(OTHER) as theirs:
         users.naming(theirs, OTHER, "rank", name="theirs")
         users.naming(mine, ONE, "rank", name="mine")
@@ -222,15 +214,11 @@ def test_a_project_file_of_another_user_is_refused(users, owned):
     for caller in (ROOT, ONE):
         done = users.call(caller, *words, cwd=below)
         assert (done.returncode, "belongs to" in done.stderr, list(users.runs.iterdir())) == (2, True, []), done.stderr
-    said = []
-    for env, options in (
-        ({"TLAUNCH_SAFE_DIRECTORY": str(project)}, ()),
-        ({"SUDO_UID": str(OTHER)}, ()),
-        ({}, ("--no-config",)),
-    ):
+    for env, options, planted in (
+        ({"TLAUNCH_SAFE_DIRECTORY": str(project)}, (), ["1"]), ({"SUDO_UID": str(OTHER)}, (), ["1"]), ({}, ("--no-config",), []),
+    ):  # fmt: skip
         users.call(ROOT, *options, *words, cwd=below, env=env, code=0)
-        said.append((users.launcher.latest / "device0" / "train.log").read_text().split()[1:])
-    assert said == [["1"], ["1"], []]
+        assert (users.launcher.latest / "device0" / "train.log").read_text().split()[1:] == planted
     users.call(OTHER, "run", "--dry-run", "--", "true", cwd=below, code=0)
 
 

@@ -8,7 +8,6 @@ FAILS = (sys.executable, "-c", "print('begun'); raise SystemExit(7)")
 
 
 def test_a_quiet_run_that_ends_well_says_nothing(launcher):
-    """Neither of notes nor of its ranks, whose logs are as ever; in the background its name alone."""
     done = launcher.run("run", "-q", "--", "echo", "hello", code=0)
     assert (done.stdout, done.stderr) == ("", "")
     assert (launcher.latest / "device0" / "train.log").read_text() == "hello\n"
@@ -19,17 +18,13 @@ def test_a_quiet_run_that_ends_well_says_nothing(launcher):
 
 
 def test_a_quiet_run_that_fails_says_why(launcher):
-    """The verdict of every attempt, and errors before the start; what a person asks for is shown."""
     done = launcher.run("run", "-q", "-n", 1, "--max-restarts", 1, "--", *FAILS, code=7)
     assert done.stdout == ""
-    assert [line.split(",")[0] for line in done.stderr.splitlines() if "exit code 7" in line] == [
-        "rank 0: exit code 7",
-        "error: rank 0: exit code 7",
-    ]
+    told = [line.split(",")[0] for line in done.stderr.splitlines() if "exit code 7" in line]
+    assert told == ["rank 0: exit code 7", "error: rank 0: exit code 7"]
     assert launcher.call("run", "-q", "--", "no-such-program", code=2).stderr.startswith("error: ")
-    assert (
-        launcher.run("run", "-q", "-n", 2, "--console", "all", "--", "echo", "hello", code=0).stdout.count("hello") == 2
-    )
+    shown = launcher.run("run", "-q", "-n", 2, "--console", "all", "--", "echo", "hello", code=0).stdout
+    assert shown.count("hello") == 2
 
 
 @pytest.mark.parametrize(("typed", "expected"), [
@@ -39,7 +34,6 @@ def test_a_quiet_run_that_fails_says_why(launcher):
     (["-n", 1, "--", "echo", "--password", "hunter2"], {"program": "******"}),
 ])  # fmt: skip
 def test_a_verbose_run_says_what_was_decided(launcher, typed, expected):
-    """Before ranks start, and as well where none is started; secrets are masked."""
     launcher.write("tlaunch.toml", "[run]\ngrace = 3\n")
     for done in (launcher.run("run", "-v", *typed, code=0), launcher.call("run", "-v", "--dry-run", *typed, code=0)):
         told = {line.partition(" ")[0].partition(":")[0]: line for line in done.stderr.splitlines()}

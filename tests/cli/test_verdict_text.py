@@ -65,7 +65,6 @@ def test_servers_between_which_large_packets_are_lost_stand_in_the_headline():
 
 
 def test_verdicts(snapshot):
-    """The culprit comes first; those that followed alike share a line; numbers in messages make no difference."""
     other = Failure(1, Role.CAUSE, "ValueError: no such word", "4 ms later", 2, "train.py:88 in step", 1)
     alone = Verdict(None, Confidence.UNSURE, "nobody stands out", (followed(0, 1),))
     many = tuple(Failure(rank, Role.CONSEQUENCE, "x" * (rank + 1), "r") for rank in range(12))
@@ -113,7 +112,6 @@ def test_the_full_stop_of_a_message_does_not_stand_before_its_place(what, where,
 
 
 def lines_full_of(text, *others):
-    """The headline and all lines of a verdict in which every text is this one."""
     failure = Failure(0, Role.CAUSE, text, text, 1, text, 1, text)
     groups = (StackGroup((0,), text, (text,)), StackGroup((1, 2), text))
     verdict = Verdict(0, Confidence.CERTAIN, text, (failure, *others), groups)
@@ -131,6 +129,12 @@ def frame(file, *lines):
     return [f'  File "{file}", line 7, in step', *(f"    {line}" for line in lines)]
 
 
+def excerpt_of(traceback):
+    """The lines of a traceback that a verdict shows."""
+    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback="\n".join(traceback)),))
+    return [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+
+
 LIBRARY = frame("/v/lib/python3.11/site-packages/mindspore/nn/cell.py", "return self.construct(*args)", "^^^^")
 USERS = "/home/me/net.py"
 STATEMENT = [f"x = {number}" for number in range(30)]
@@ -144,9 +148,7 @@ STATEMENT = [f"x = {number}" for number in range(30)]
 ])  # fmt: skip
 def test_the_line_of_the_users_program_is_shown_above_those_of_libraries(frames, first, left_out):
     """As of MindSpore in PyNative mode, whose own frames are many. The last lines are shown in any case."""
-    traceback = "\n".join(["Traceback (most recent call last):", *frames, "ValueError: no such shape"])
-    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback=traceback),))
-    shown = [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+    shown = excerpt_of(["Traceback (most recent call last):", *frames, "ValueError: no such shape"])
     assert len(shown) <= 12
     assert (shown[0], shown[-1]) == (first, "ValueError: no such shape")
     assert [line for line in shown if "left out" in line] == ([f"  [{left_out} lines left out]"] if left_out else [])
@@ -157,35 +159,23 @@ def test_a_note_is_shown_below_its_exception(notes, first):
     """A cause whose notes alone would be among the last lines; of many notes the last are shown."""
     cause = [*frame(USERS, "load()"), "KeyError: 'vocabulary'", *(f"note {number}" for number in range(notes))]
     link = ["", "The above exception was the direct cause of the following exception:", ""]
-    error = [
-        HEADER.strip(),
-        *frame(USERS, "start()"),
-        *frame(USERS, "build()"),
-        "ValueError: no model",
-        "see the cause",
-    ]
-    traceback = "\n".join([HEADER.strip(), *cause, *link, *error])
-    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback=traceback),))
-    shown = [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+    frames = [*frame(USERS, "start()"), *frame(USERS, "build()")]
+    shown = excerpt_of(
+        [HEADER.strip(), *cause, *link, HEADER.strip(), *frames, "ValueError: no model", "see the cause"]
+    )
     assert (shown[0], shown[-1]) == (first, "see the cause")
 
 
 def test_the_line_of_the_users_program_is_found_in_a_group_of_exceptions():
     """As asyncio's TaskGroup raises; there a margin stands before each line."""
     inside = [f"    | {line}" for line in [*frame(USERS, "await load()"), *LIBRARY * 6, "OSError: disk full"]]
-    group = [
-        "  + Exception Group Traceback (most recent call last):",
-        "  +-+---------------- 1 ----------------",
-        *inside,
-    ]
-    verdict = replace(VERDICT, failures=(replace(CAUSE, traceback="\n".join(group)),))
-    shown = [line.removeprefix("  | ") for line in render(verdict) if line.startswith("  | ")]
+    head = ["  + Exception Group Traceback (most recent call last):", "  +-+---------------- 1 ----------------"]
+    shown = excerpt_of([*head, *inside])
     assert shown[:2] == [f'    |   File "{USERS}", line 7, in step', "    |     await load()"]
     assert shown[2].endswith("lines left out]")
 
 
 def test_how_a_process_ended():
-    """The codes of shells are explained; ranks are listed in order."""
     words = {0: "exit code 0", 7: "exit code 7", -9: "SIGKILL (signal 9)", -77: "signal 77"}
     words |= {137: "exit code 137 (128 + SIGKILL)", 129: "exit code 129 (128 + SIGHUP)"}
     words |= {status: f"exit code {status}" for status in (128, 193, 255)}
@@ -198,8 +188,6 @@ def test_how_a_process_ended():
 
 
 def test_ranks_that_failed_at_different_places_stand_apart():
-    """Numbers in what was said make no difference; the line where it happened does."""
-
     def timed_out(global_rank, line):
         what = f"RuntimeError: timed out after {global_rank} ms"
         return Failure(global_rank, Role.CONSEQUENCE, what, "late", 2, f"train.py:{line} in step", 1)
@@ -239,15 +227,12 @@ def closing_words(progress, tmp_path, ranks=(), *server):
 
 
 def test_closing_words(tmp_path, snapshot):
-    """A restart in vain after what it was for; who was lost is not called unborn; why nothing was started again."""
     failed = AgentEnded(Cause.FAILED, 1)
     lost = Judged(Verdict(None, Confidence.CERTAIN, "server h2 is gone", server="h2"))
-    in_vain = told(
-        1, RankStarted(0, 7), lost, RankEnded(0, 7, -15), NotBegun("server h2 did not come", "is it there?"), failed
-    )
-    lost_server = told(
-        4, RankStarted(0, 7), RankStarted(1, 8), RankStarted(2, 9), lost, RankEnded(0, 7, -15), RankEnded(1, 8, -15), failed
-    )  # fmt: skip
+    not_begun = NotBegun("server h2 did not come", "is it there?")
+    in_vain = told(1, RankStarted(0, 7), lost, RankEnded(0, 7, -15), not_begun, failed)
+    started = [RankStarted(rank, 7 + rank) for rank in range(3)]
+    lost_server = told(4, *started, lost, RankEnded(0, 7, -15), RankEnded(1, 8, -15), failed)
     coordinator = told(2, RankStarted(2, 7), RankEnded(2, 7, -15), AgentEnded(Cause.COORDINATOR_LOST, 1))
     again = [NotRestarting("it fails at once"), Judged(Verdict(None, Confidence.UNSURE, "r")), failed]
     restarts = {
@@ -268,9 +253,7 @@ def test_one_server_of_several_speaks_for_its_own_ranks(tmp_path, culprit, snaps
     verdict = Verdict(culprit, Confidence.CERTAIN, "r", (Failure(culprit, Role.CAUSE, "x", "y", status=1),))
     ended = (RankEnded(2, 7, 1), RankEnded(3, 8, -15), AgentEnded(Cause.FAILED, 1))
     progress = told(2, RankStarted(2, 7), RankStarted(3, 8), Judged(verdict), *ended)
-    ranks = [
-        SimpleNamespace(server_id=f"h{rank // 2}", server_index=rank // 2, device_id=rank % 2) for rank in range(4)
-    ]
+    ranks = [SimpleNamespace(server_id=f"h{at // 2}", server_index=at // 2, device_id=at % 2) for at in range(4)]
     assert closing_words(progress, tmp_path, ranks, 1) == snapshot
 
 

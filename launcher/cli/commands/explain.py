@@ -107,7 +107,7 @@ def explain(
         if prepared.program.recipe is None:
             raise UsageError("--settings shows the bundled trainer's settings, but COMMAND is another program")
         # only --settings needs it
-        from launcher.cli.training.effective_settings import effective_settings, toml_lines, without_settings
+        from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
 
         settings = effective_settings(chosen, request.layout)
         if as_json:

@@ -13,13 +13,12 @@ from typing import Any
 import click
 
 from launcher.cli.options.completion import complete_runs_or_files
-from launcher.cli.options.decoding import decoding_of, decoding_options
+from launcher.cli.options.decoding import decoding_options
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import PathType
 from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import write_lines, write_out
-from launcher.cli.training.model_choice import translation_model
-from launcher.cli.training.translators import run_translator
+from launcher.cli.training.translators import Decoding, run_translator, translation_model
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable
@@ -60,7 +59,7 @@ def translate(*, model: str, runs_dir: Path, **decoding: Any) -> None:
     total_bytes = stdin.st_size if stat.S_ISREG(stdin.st_mode) else None  # unknown for a terminal or pipe
     with translation_model(runs_dir, model) as (directory, called):
         run_translator(
-            directory, decoding_of(**decoding), "--name", called,
+            directory, Decoding(**decoding), "--name", called,
             stdin=None, output=sys.stdout.fileno(), total_bytes=total_bytes,
         )  # fmt: skip
 
@@ -118,7 +117,7 @@ def evaluate(
 
     MODEL is a run, a checkpoint of any layout, or a directory with a trained model, as in `tlaunch translate`.
     """
-    how = decoding_of(**decoding)
+    how = Decoding(**decoding)
     lines = list(read_lines(source))
     references = sum(1 for _ in read_lines(reference))
     if len(lines) != references or not lines:

@@ -2,6 +2,12 @@
 
 The launcher is a separate process, because it forks and handles signals, which is unsafe with a notebook's threads or an
 event loop. This process sends it the options, shows its output, and reads the result.
+
+Output that `sys.stdout` or `sys.stderr` does not accept is dropped. In the main thread, Ctrl-C (or a notebook's interrupt)
+ends the run within `grace` seconds, and a second Ctrl-C ends it at once. KeyboardInterrupt is raised after all processes of
+the run have ended. The run also ends if this process does.
+
+In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
 """
 
 from __future__ import annotations
@@ -21,13 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from launcher.cli.run_options import (
-    DEFAULT_JOIN_S,
-    DEFAULT_LOST_S,
-    EngineName,
-    MindSporeWay,
-    RunOptions,
-)
+from launcher.cli.run_options import DEFAULT_JOIN_S, DEFAULT_LOST_S, EngineName, MindSporeWay, RunOptions
 from launcher.core import errors
 from launcher.core.codec import encode
 from launcher.core.frozen import frozen
@@ -41,6 +41,15 @@ from launcher.runs.status import look
 
 CHILD = "launcher.cli.launch_process"
 CHUNK_BYTES = 1 << 16
+# Keywords that are lists of strings or paths, each with an example for the hint.
+LISTS = {
+    "command": "['python', 'train.py']",
+    "exclude": "['10.0.0.2', '10.0.0.3/7']",
+    "settings": "['train.steps=400']",
+    "preload": "['torch']",
+    "forward_signals": "['USR1']",
+    "engine_options": "['--exclusive']",
+}
 
 
 @frozen
@@ -96,72 +105,37 @@ def launch(
     console: Console = "rank0",
     progress_regex: str | None = None,
 ) -> LaunchResult:
-    """Start a run as `tlaunch run` does, wait for it to end, and return its result.
+    """Start a run as `tlaunch run` does (see its --help for the keywords), wait for it to end, and return its result.
 
-    `command` is a list of arguments; without it, the bundled Transformer is trained. Each keyword is the option of the
-    same name (see `tlaunch run --help`). `env` maps names to values, sizes are in bytes, and times are in seconds.
-
-    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
-    streams do not accept is dropped.
-
-    In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
-    at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.
-
-    In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
-
-    Failing ranks do not raise an exception; check the exit code:
-
-        >>> result = tlaunch.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
-        >>> if result.exit_code:  # doctest: +SKIP
-        ...     print(result.verdict.reason, result.run_dir / "device0" / "train.log")
-
-    Raises:
-        TlaunchError: the options, rank table, layout or program are invalid; nothing was started.
+    Lines that `console` selects go to `sys.stdout`, other output to `sys.stderr`. Failing ranks only change `exit_code`.
+    Raise TlaunchError, and start nothing, if the options, rank table, layout or program are invalid. Times are in seconds.
     """
-    return _result(*_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
-
-
-def _path(value: str | os.PathLike[str]) -> Path:
-    return Path(at_home(os.fspath(value)))
+    return _result(_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 
 
 def _options(given: dict[str, Any]) -> RunOptions:
-    """Convert the keywords of `launch` to options.
-
-    Raises:
-        UsageError: a keyword has the wrong type.
-    """
-    preload = given["preload"]
-    converted = {
-        "command": _texts("command", given["command"], "['python', 'train.py']"),
-        "rank_table": None if given["rank_table"] is None else _path(given["rank_table"]),
-        "exclude": _texts("exclude", given["exclude"], "['10.0.0.2', '10.0.0.3/7']"),
-        "settings": _texts("settings", given["settings"], "['train.steps=400']"),
-        "data": None if given["data"] is None else _path(given["data"]),
-        "config": given["config"] and at_home(given["config"]),
-        "resume": None if given["resume"] is None else at_home(os.fspath(given["resume"])),
-        "runs_dir": _path(given["runs_dir"]) if given["runs_dir"] else usual_runs_dir(),
-        "env": _pairs(given["env"] or {}),
-        "preload": None if preload is None else ",".join(_texts("preload", preload, "['torch']")),
-        "forward_signals": ",".join(_texts("forward_signals", given["forward_signals"], "['USR1']")),
-        "engine_options": _texts("engine_options", given["engine_options"], "['--exclusive']"),
-    }
-    return RunOptions(**{**given, **converted})
+    """Convert the keywords of `launch` to options. Raises UsageError if a keyword has the wrong type."""
+    given["config"] = given["config"] and at_home(given["config"])
+    given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
+    given["env"] = _pairs(given["env"] or {})
+    for name in ("rank_table", "data", "resume", "runs_dir"):
+        if given[name] is not None:
+            path = at_home(os.fspath(given[name]))
+            given[name] = path if name == "resume" else Path(path)
+    for name, example in LISTS.items():
+        if name != "preload" or given[name] is not None:
+            given[name] = _texts(name, given[name], example)
+    for name in ("preload", "forward_signals"):
+        given[name] = None if given[name] is None else ",".join(given[name])
+    return RunOptions(**given)
 
 
-def _result(exit_code: int, answer: Mapping[str, Any]) -> LaunchResult:
-    """Return the result of a run from the launcher process's exit code and answer.
-
-    Raises:
-        TlaunchError: the launcher process raised it.
-    """
-    if "error" in answer:
-        reported = answer["error"]
+def _result(answer: Mapping[str, Any]) -> LaunchResult:
+    """Return the result of a run. Raises the TlaunchError that the launcher process answered."""
+    if reported := answer.get("error"):
         error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
         error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
         raise error
-    if "run_dir" not in answer:
-        raise errors.TlaunchError(f"the launcher process ended with exit code {exit_code} and reported no error")
     state = look(RunDir(Path(answer["run_dir"])))
     return LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
 
@@ -169,8 +143,7 @@ def _result(exit_code: int, answer: Mapping[str, Any]) -> LaunchResult:
 def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
     """Return the strings and paths of a list keyword as strings.
 
-    Raises:
-        UsageError: the value is a single string, a function, or contains other types.
+    Raises UsageError if the value is a single string, a function, or contains other types.
     """
     if callable(given):
         hint = "put the function into a script that every rank runs: launch(['python', 'train.py'], ...)"
@@ -185,11 +158,7 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return variables as KEY=VALUE, as `--env` expects them.
-
-    Raises:
-        UsageError: a name or value is not a string, or a name contains `=`.
-    """
+    """Return variables as `--env` expects them. Raises UsageError for a name with `=`, or another type than str."""
     hint = "write env={'NCCL_DEBUG': 'INFO'}"
     for name, value in env.items():
         if not isinstance(name, str) or "=" in name:  # not shown: the text after = may be a secret
@@ -199,8 +168,8 @@ def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in env.items())
 
 
-def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
-    """Run the launcher in a child process; return its exit code, and its answer with the outcome or the error."""
+def _run_apart(options: RunOptions) -> dict[str, Any]:
+    """Run the launcher in a child process; return its answer with the outcome or the error."""
     with (
         tempfile.TemporaryFile() as file,
         # If stdin, stdout or stderr is closed, the file may have its descriptor, which a child cannot inherit.
@@ -226,7 +195,11 @@ def _run_apart(options: RunOptions) -> tuple[int, Mapping[str, Any]]:
         if interrupted:
             raise KeyboardInterrupt
         answer.seek(0)
-        return errors.exit_code_of(process.returncode), json.loads(answer.read() or b"{}")
+        if content := answer.read():
+            answered: dict[str, Any] = json.loads(content)
+            return answered
+    code = errors.exit_code_of(process.returncode)
+    raise errors.TlaunchError(f"the launcher process ended with exit code {code} and reported no error")
 
 
 def _output(stream: TextIO | None, original: TextIO | None) -> int | None:

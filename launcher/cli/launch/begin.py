@@ -29,24 +29,18 @@ from launcher.runs.registry import register
 
 @frozen
 class LaunchOutcome:
-    """The exit code and directory of a run."""
-
     exit_code: int
     run_dir: Path | None = None  # None if nothing was started
 
 
 def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
-    """Create the run directory and print notes, before any rank starts.
-
-    Raises:
-        UnreadableError: the run directory cannot be created.
-    """
+    """Create the run directory and print notes, before any rank starts. Raises UnreadableError if it cannot be created."""
+    request, options = prepared.request, to_record(prepared.options)
 
     def specify(name: str) -> RunSpec:
-        return assemble(prepared.request, name=name, master_port=master_port)
+        return assemble(request, name=name, master_port=master_port)
 
-    options = to_record(prepared.options)
-    spec = create_run(prepared.request.runs_dir, prepared.timed_name, specify, prepared.files, options)
+    spec = create_run(request.runs_dir, prepared.timed_name, specify, prepared.files, options)
     register(spec.run_dir.parent)
     say_notes(prepared, spec)
     return spec
@@ -70,23 +64,12 @@ def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> La
 
 
 def attendance(
-    spec: RunSpec,
-    agent: LocalAgent,
-    detached: Detached | None,
-    server_index: int | None = None,
-    *,
-    quiet: bool = False,
+    spec: RunSpec, agent: LocalAgent, detached: Detached | None, server_index: int | None = None, *, quiet: bool = False
 ) -> Callable[[], LaunchOutcome]:
     """Return a function that forwards signals, shows events, and blocks until all processes of the run have ended.
 
-    Call `attendance` inside `signals_held_back`, right after `start_agent`. Call the result outside of it.
-
-    Args:
-        spec: The run.
-        agent: The agent that supervises the ranks.
-        detached: The detached launcher, if any.
-        server_index: This server, if only its ranks are watched.
-        quiet: Show only errors and verdicts.
+    Call `attendance` inside `signals_held_back`, right after `start_agent`. Call the result outside of it. Only the ranks of
+    `server_index` are watched, if given. `quiet` shows only errors and verdicts.
     """
     # Imported while the agent starts ranks.
     from launcher.cli.text import summary
@@ -129,12 +112,15 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
     yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
     yield f"preloading: {_preloading(prepared)}"
-    first = spec.ranks[0].cpus
+    first, rules = spec.ranks[0].cpus, spec.supervision
     cores = "not bound" if first is None else f"{ranges(first)} for rank 0, separate cores for each rank"
     yield f"cores: {cores} (--bind {options.bind})"
     if spec.master_port:
         yield f"rendezvous: {spec.master_addr}:{spec.master_port} ({'--master-port' if options.master_port else 'a free port'})"
-    yield f"failures: {_ends(spec)}"
+    restarts = f"at most {counted(rules.max_restarts, 'restart')}" if rules.max_restarts else "no restarts"
+    limit_s = rules.hang_timeout_s
+    hung = "no hang timeout" if limit_s is None else f"hung after {limit_s:g} s without progress"
+    yield f"failures: {restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL"
     yield f"run directory: {spec.run_dir}"
 
 
@@ -148,12 +134,3 @@ def _preloading(prepared: Prepared) -> str:
     if prepared.request.mpi_ranks:
         return "none: mpirun or srun starts each rank as a new process"
     return "none: the program is not Python, or its command line does not allow forked ranks"
-
-
-def _ends(spec: RunSpec) -> str:
-    rules = spec.supervision
-    hung = (
-        "no hang timeout" if rules.hang_timeout_s is None else f"hung after {rules.hang_timeout_s:g} s without progress"
-    )
-    restarts = f"at most {counted(rules.max_restarts, 'restart')}" if rules.max_restarts else "no restarts"
-    return f"{restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL"

@@ -70,11 +70,10 @@ class Detached:
             return exit_code_of(-interrupted.number)
         if started:  # stdout gets only the name, for scripts
             write_out(f"{name}\n")
-            if reference is None:
-                return EXIT_OK
-            say("running in the background:")
-            for what, command in (("output", "logs -f"), ("ranks", "top"), ("stop it", "stop")):
-                say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")
+            if reference is not None:
+                say("running in the background:")
+                for what, command in (("output", "logs -f"), ("ranks", "top"), ("stop it", "stop")):
+                    say(f"  {f'{what}:':11} tlaunch {command} {printable(reference)}")
             return EXIT_OK
         _, status = os.waitpid(self._child or 0, 0)
         with suppress(OSError):
@@ -84,8 +83,7 @@ class Detached:
     def _wait(self) -> bool:
         """Return True if the child reported that the run has started.
 
-        Raises:
-            _Interrupted: a signal arrived, perhaps before the child was forked; the child was sent the same signal.
+        Raises _Interrupted, after the child was sent the same signal, if a signal arrived, perhaps before the child was forked.
         """
         # `nohup` and background jobs of a shell ignore signals; keep that.
         heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -130,10 +128,7 @@ def detach(console_log: Path) -> Detached:
     """Fork. The child leads a new session, has no stdin, and writes its output to `console_log`.
 
     Call it after the run directory is created, and before any thread or agent is started. Then the child must call
-    `report_started`, and the parent `wait_started`.
-
-    Raises:
-        OSError: `console_log` cannot be created, or fork fails.
+    `report_started`, and the parent `wait_started`. Raises OSError if `console_log` cannot be created, or fork fails.
     """
     log_fd = os.open(console_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     try:

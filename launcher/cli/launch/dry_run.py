@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +30,7 @@ SEVERAL_SERVERS_PORT = 29500  # torchrun's default; the free ports of another se
 
 
 def show(prepared: Prepared) -> None:
-    """Print the commands of a run without starting or creating anything.
-
-    Raises:
-        TlaunchError: the engine is not installed, or cannot start agents on these servers.
-    """
+    """Print the commands of a run without starting or creating anything. Raises the errors of `engine_for`."""
     prepared = with_network(prepared)
     options, request = prepared.options, prepared.request
     port = options.master_port or SEVERAL_SERVERS_PORT
@@ -60,11 +56,9 @@ def show(prepared: Prepared) -> None:
         return
     if options.master_port is None and not options.quiet:
         say(f"# MASTER_PORT {port} is an example; the run uses a free port")
-    lines: Iterable[str] = ()
-    if command is not None:
-        lines = render_engine(command)
-    elif len(prepared.used.servers) > 1:
-        lines = ("# run this same command on each server; it starts the ranks of that server",)
+    lines = [] if command is None else [*render_engine(command)]
+    if command is None and len(prepared.used.servers) > 1:
+        lines = ["# run this same command on each server; it starts the ranks of that server"]
     write_out("".join(f"{line}\n" for line in (*lines, *render(spec))))
 
 

@@ -37,7 +37,6 @@ HANDED_ON_IF_SET = (
 
 
 def own_agent(server: Server, endpoint: Endpoint) -> EngineCommand:
-    """Return the command that starts only the agent of this server."""
     variables = {**endpoint_variables(endpoint), env.TLAUNCH_SERVER: server.server_id}
     return EngineCommand("the agent of this server", AGENT, variables, {})
 
@@ -53,10 +52,8 @@ def engine_for(
     """Return a function from a directory for files to the command that starts an agent on each of `servers`.
 
     This may run the engine to read its version. With `mpi_ranks`, the engine starts a process for each rank, and one
-    process on each server also becomes the agent.
-
-    Raises:
-        TlaunchError: the engine is not installed, or cannot start agents on these servers.
+    process on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or cannot start
+    agents on these servers.
     """
     stretches = stretches_of(servers) if mpi_ranks else ()
     places = tuple(servers[index] for index, _ in stretches) or servers
@@ -87,13 +84,12 @@ def engine_for(
 def _refuse_several() -> None:
     """Raise UsageError if srun started this launcher several times, because each copy would launch all ranks."""
     task = read_task(os.environ, os.getpid())
-    if task is None or (task.world_size or 1) == 1:
-        return
-    with reported_once(task):
-        raise UsageError(
-            f"srun started this command {task.world_size} times; each copy would launch the whole job",
-            hint="run it without srun, or with `srun --ntasks=1 --overlap`; use `tlaunch exec` if srun should start each rank",
-        )
+    if task is not None and (task.world_size or 1) > 1:
+        with reported_once(task):
+            raise UsageError(
+                f"srun started this command {task.world_size} times; each copy would launch the whole job",
+                hint="run it without srun, or with `srun --ntasks=1 --overlap`; use `tlaunch exec` if srun should start each rank",
+            )
 
 
 def with_endpoint(command: EngineCommand, endpoint: Endpoint) -> EngineCommand:
@@ -113,11 +109,7 @@ def reachable(host: Host) -> tuple[str, ...]:
 
 
 def engine_command(prepared: Prepared, spec: RunSpec) -> EngineCommand:
-    """Return the engine's command for `spec`, with an example endpoint and token of the coordinator.
-
-    Raises:
-        TlaunchError: as `engine_for`.
-    """
+    """Return the command of `engine_for`, with an example endpoint and token of the coordinator."""
     servers = prepared.used.servers
     host = read_host(server_names(servers))
     endpoint = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")

@@ -37,8 +37,6 @@ _DECIDED = (env.MS_ROLE, env.MS_WORKER_NUM, env.MS_SCHED_HOST, env.MS_SCHED_PORT
 
 @frozen
 class Prepared:
-    """A checked run that can be started."""
-
     options: RunOptions
     table: Table
     program: Program
@@ -73,6 +71,8 @@ def prepare(
 ) -> Prepared:
     """Check options, rank table, layout, recipe and command, in this order, without starting or creating anything.
 
+    Raises UsageError, UnreadableError, RefusedTableError or RefusedLayoutError if a check failed.
+
     Args:
         options: The options of the run.
         inherited: The environment of this process.
@@ -80,9 +80,6 @@ def prepare(
         elsewhere: The ranks start on other servers or in an image; a program that is missing here is only a warning.
         unnamed: Servers without names, used instead of the devices in `options`.
         needs_data: As in `trainer_command`.
-
-    Raises:
-        UsageError, UnreadableError, RefusedTableError, RefusedLayoutError: a check failed.
     """
     check_options(options)
     variables = user_environment(options.env)
@@ -102,21 +99,22 @@ def prepare(
     if fault is not None and (elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1)):
         raise fault
     request = _request(options, cluster, layout, program, variables=variables, inherited=inherited, engine=engine)
-    prepared = Prepared(options, table, program, request, _files(table, used, engine))
+    files: Mapping[str, str] = {}
+    if cluster.source is not None and wants_own_table(cluster, used, engine):
+        is_whole = used.device_count == cluster.device_count
+        files = {OWN_TABLE: (table.text or "") if is_whole else table_of_part(used, table.format)}
+    prepared = Prepared(options, table, program, request, files)
     return replace(prepared, notes=tuple(_notes(prepared, used, fault, starts_here=not (engine or elsewhere))))
 
 
 def _program(
     options: RunOptions, layout: Layout, environment: Mapping[str, str], *, needs_data: bool
 ) -> tuple[Program, Layout]:
-    """Return the program of the ranks, and the layout, which the bundled trainer may change."""
     try:
         cwd = Path.cwd()
     except FileNotFoundError:
-        raise UnreadableError(
-            "the current directory has been removed, so ranks cannot start in it",
-            hint="change to a directory that exists",
-        ) from None
+        why = "the current directory has been removed, so ranks cannot start in it"
+        raise UnreadableError(why, hint="change to a directory that exists") from None
     if options.command:
         return Program(options.command, cwd, environment), layout
     from launcher.cli.training.trainer_program import trainer_command  # only for the bundled trainer
@@ -135,7 +133,6 @@ def _request(
     inherited: Mapping[str, str],
     engine: str | None,
 ) -> Request:
-    """Return the request for agents."""
     mpi_ranks = bool(_mpi_ranks(options, program))
     scheduler = _scheduler(options.mindspore, program, variables, has_table=options.rank_table is not None)
     elastic: Elastic | None = None
@@ -186,10 +183,7 @@ def _scheduler(
 
     With `auto`, a program that imports MindSpore and calls `init` gets a scheduler, as under msrun. With a rank table and
     Ascend devices, it reads the table instead. For a program that is not started as Python, the scheduler is a copy of the
-    program, as under msrun, because its Python interpreter is unknown.
-
-    Raises:
-        UsageError: `way` contradicts another option.
+    program, as under msrun, because its Python interpreter is unknown. Raises UsageError if `way` contradicts another option.
     """
     given = [name for name in _DECIDED if name in user_env]
     if way == "cluster" and given:
@@ -203,9 +197,8 @@ def _scheduler(
             hint="give a COMMAND after `--`",
         )
     if way == "rank-table" and not has_table:
-        raise UsageError(
-            "--mindspore rank-table needs --rank-table", hint="add --rank-table FILE, or use --mindspore cluster"
-        )
+        hint = "add --rank-table FILE, or use --mindspore cluster"
+        raise UsageError("--mindspore rank-table needs --rank-table", hint=hint)
     if way == "auto":
         by_table = has_table and bool(davinci_ids())
         way = "cluster" if program.uses_mindspore and not (by_table or given) else "off"
@@ -214,15 +207,6 @@ def _scheduler(
     python = program.python
     # The name as typed: each server resolves it on its ranks' PATH.
     return program.argv if python is None else (python.name or python.interpreter, *python.options, "-c", INIT)
-
-
-def _files(table: Table, used: Cluster, engine: str | None) -> dict[str, str]:
-    cluster = table.cluster
-    if cluster.source is None or not wants_own_table(cluster, used, engine):
-        return {}
-    if used.device_count == cluster.device_count:
-        return {OWN_TABLE: table.text or ""}
-    return {OWN_TABLE: table_of_part(used, table.format)}
 
 
 # --- notes before the run starts ---
@@ -259,7 +243,6 @@ def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, sta
 
 
 def _notes_of_mindspore(prepared: Prepared) -> Iterator[str]:
-    """Yield a note on how MindSpore ranks find each other."""
     meet = "note: the program calls MindSpore's init(), so its ranks find each other"
     if prepared.request.supervision.scheduler is not None:
         yield f"{meet} through a scheduler started with rank 0 (--mindspore cluster; to start none, use --mindspore off)"
@@ -268,7 +251,6 @@ def _notes_of_mindspore(prepared: Prepared) -> Iterator[str]:
 
 
 def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
-    """Yield warnings about a run with several ranks that start from this machine."""
     options, inherited = prepared.options, prepared.request.inherited_env
     if not options.by_engine and (name := prepared.program.alone_in_mpi) is not None:
         yield f"{name} imports mpi4py, but each rank has its own MPI_COMM_WORLD; use --engine mpi to start one MPI job"
@@ -279,10 +261,9 @@ def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
 
 
 def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:
-    """Return a warning if the rank table's only server may be another machine.
+    """Return a warning if the rank table's only server may be another machine, unless an engine starts the ranks.
 
-    Return None if an engine starts the ranks, and for sample tables. Blocks while the server's name is resolved. `host` is
-    this machine, if it is already known.
+    Blocks while the server's name is resolved. `host` is this machine, if it is already known.
     """
     table, servers = prepared.request.cluster.source, prepared.used.servers
     if table is None or prepared.options.by_engine or len(servers) > 1:

@@ -25,8 +25,6 @@ MAX_RUN_NAME_CHARS = 50
 
 @frozen
 class Program:
-    """The command of the ranks, with its working directory and environment."""
-
     argv: tuple[str, ...]
     cwd: Path
     environment: Mapping[str, str]  # of the ranks, without the variables that differ between ranks
@@ -90,16 +88,13 @@ class Program:
         """
         if self.recipe is not None or self.python is None:
             return False
-        if not has_installed(MINDSPORE, self.python, self.environment):
-            return False
-        return uses_mindspore(self.python, self.cwd, self.environment)
+        is_installed = has_installed(MINDSPORE, self.python, self.environment)
+        return is_installed and uses_mindspore(self.python, self.cwd, self.environment)
 
     @property
     def launcher_within(self) -> str | None:
         """A warning if the program is another launcher, with the equivalent tlaunch command; else None."""
-        if self.recipe is not None:
-            return None
-        if (found := other_launcher(self.argv, self.python)) is None:
+        if self.recipe is not None or (found := other_launcher(self.argv, self.python)) is None:
             return None
         instead = ""
         if (line := found.as_tlaunch) is not None:
@@ -112,18 +107,13 @@ class Program:
     def preload(self, named: str | None) -> tuple[str, ...] | None:
         """Return the modules to import once for all ranks; None if ranks are not forked.
 
-        `named` is the value of --preload.
-
-        Raises:
-            UsageError: `named` is given, but the program's ranks cannot be forked.
+        Raises UsageError if `named`, the value of --preload, is given, but the program's ranks cannot be forked.
         """
-        if named is not None:
-            if self.python is None:
-                raise UsageError(
-                    f"--preload: {self.argv[0]} is not a Python command whose ranks can be forked",
-                    hint="start it as `python script.py` or `python -m module`, or leave out --preload",
-                )
-            return preloaded_modules(named)
+        if named is None:
+            return None if self.python is None else modules_to_preload(self.python, self.cwd, self.environment)
         if self.python is None:
-            return None
-        return modules_to_preload(self.python, self.cwd, self.environment)
+            raise UsageError(
+                f"--preload: {self.argv[0]} is not a Python command whose ranks can be forked",
+                hint="start it as `python script.py` or `python -m module`, or leave out --preload",
+            )
+        return preloaded_modules(named)

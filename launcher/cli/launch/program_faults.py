@@ -43,7 +43,9 @@ def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | 
 
         return missing_for_trainer()
     on_stdin = None if has_stdin else _program_on_stdin(program)
-    fault = _missing_program(program) or on_stdin or _missing_target(program) or _wrong_syntax(program)
+    missing = {"module": _missing_module, "script": _missing_script}.get(program.kind)
+    target_fault = None if missing is None else missing(program)
+    fault = _missing_program(program) or on_stdin or target_fault or _wrong_syntax(program)
     if fault is not None and fault.hint is not None and MASK in fault.hint:
         fault.hint = f"{fault.hint} (fill in the masked values)"
     return fault
@@ -94,22 +96,17 @@ def _no_program(program: Program, search: str) -> UnreadableError | None:
     operators = " ".join(word if _SHELL_OPERATOR.fullmatch(word) else shell_word(word) for word in rest)
     by_shell = f"start a shell: -- bash -c {shell_word(f'{name} {operators}'.strip())}"
     if _ASSIGNMENT.match(name) and not (is_command and _SHELL_SIGNS.search(name)):
-        before_dashes = _before_dashes([*words, *rest] if is_command else [name, *rest])
+        moved = [*words, *rest] if is_command else [name, *rest]
+        count = next((at for at, word in enumerate(moved) if not _ASSIGNMENT.match(word)), len(moved))
+        given = " ".join(f"--env {shell_word(word)}" for word in moved[:count])
         message = f"{name} sets a variable, which needs a shell, but COMMAND is started without one"
-        return UnreadableError(message, hint=f"use --env: {before_dashes}")
+        return UnreadableError(message, hint=f"use --env: {given} -- {shell_words(moved[count:]) or 'PROGRAM'}")
     if name in _SHELL_COMMANDS:
         return UnreadableError(f"{name} is a shell command, but COMMAND is started without a shell", hint=by_shell)
     if words == [name] or not is_command or os.path.exists(program.cwd / name):  # noqa: PTH110 - as above
         return None
     hint = by_shell if _SHELL_SIGNS.search(name) else f"remove the quotes: -- {shell_words((*words, *rest))}"
     return UnreadableError(f"{name}: the first word of COMMAND is a complete command, not a program", hint=hint)
-
-
-def _before_dashes(words: Sequence[str]) -> str:
-    """Return the words with variables as --env options, and the program after `--`."""
-    count = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-    given = " ".join(f"--env {shell_word(word)}" for word in words[:count])
-    return f"{given} -- {shell_words(words[count:]) or 'PROGRAM'}"
 
 
 def _programs_on(search: str) -> Iterator[str]:
@@ -124,7 +121,6 @@ def _started_by(argv: Sequence[str]) -> str:
 
 
 def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:
-    """Return the error for a script whose `#!` line names a missing program."""
     name = program.argv[0]
     if interpreter.endswith("\r"):
         return UnreadableError(
@@ -137,15 +133,7 @@ def _without_interpreter(program: Program, found: str, interpreter: str) -> Unre
     return UnreadableError(f"{name}: its #! line names {interpreter}, which does not exist", hint=hint)
 
 
-def _missing_target(program: Program) -> UnreadableError | None:
-    """Return the error for a missing script or module of a Python command."""
-    if program.kind == "module":
-        return _missing_module(program)
-    return _missing_script(program) if program.kind == "script" else None
-
-
 def _program_on_stdin(program: Program) -> UnreadableError | None:
-    """Return the error for an interpreter that reads its program from standard input."""
     name = reader_of_stdin(program.argv, program.environment.get("PATH", os.defpath), program.cwd)
     if name is None:
         return None
@@ -170,10 +158,8 @@ def stdin_notes() -> Iterator[str]:
 def _missing_script(program: Program) -> UnreadableError | None:
     script = program.cwd / program.target
     if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - Path.is_dir raises for long names
-        hint = f"name a script in it: -- python {program.target.rstrip('/')}/train.py"
-        return UnreadableError(
-            f"{program.target} is a directory without a __main__.py, so ranks cannot run it", hint=hint
-        )
+        message = f"{program.target} is a directory without a __main__.py, so ranks cannot run it"
+        return UnreadableError(message, hint=f"name a script in it: -- python {program.target.rstrip('/')}/train.py")
     try:
         script.stat()
     except OSError as error:
@@ -205,17 +191,12 @@ def _where_python_looks(python: PythonCommand, environment: Mapping[str, str]) -
     beside, inherits = heeds(python, environment)
     if beside and inherits:
         return "put it in the current directory or on PYTHONPATH, or install it"
-    places = (
-        "put it in the current directory or " * beside,
-        "put it on PYTHONPATH or " * inherits,
-        "install it",
-    )
+    places = ("put it in the current directory or " * beside, "put it on PYTHONPATH or " * inherits, "install it")
     by = PYTHONSAFEPATH if all(heeds(python, {})) else shell_words(python.options)
     return f"{''.join(places)}; {by} restricts where Python searches"
 
 
 def _wrong_syntax(program: Program) -> UsageError | None:
-    """Return the error for a program with a syntax error, with the line."""
     if program.python is None:
         return None
     if (error := error_in(program.python, program.cwd, sys.executable)) is None:

@@ -8,11 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from launcher.cli.launch.prepare import Prepared
-from launcher.cli.run_options import EngineName
 from launcher.core.errors import TlaunchError
 from launcher.core.machine.interfaces import INTERFACE_VARIABLES, are_on_loopback, go_by_names, names_of
 from launcher.core.records import Server
-from launcher.engines.assemble import Request
 from launcher.engines.host_match import Host, local_servers, own_interface, read_host
 from launcher.engines.mpi_match import variables_under
 
@@ -29,15 +27,18 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
     host = host or read_host(name for server in servers for name in names_of(server))
     said = prepared.options.server
     fitting = [server for server in servers if server.server_id == said] if said else local_servers(servers, host)
-    here = (
-        servers.index(fitting[0]) if len(fitting) == 1 else None
-    )  # this machine's index if exactly one server matches
+    here = servers.index(fitting[0]) if len(fitting) == 1 else None
     interface = None if here is None else own_interface(servers, here)
-    request = replace(
-        prepared.request,
-        interfaces={here: interface} if here is not None and interface else {},
-        mpi_variables=_mpi_variables(prepared.request, prepared.options.engine) if go_by_names(servers) else {},
-    )
+    mpi_variables: Mapping[str, str] = {}  # without MPI ranks, agents find out
+    if go_by_names(servers) and prepared.options.engine == "mpi" and prepared.request.mpi_ranks:
+        from launcher.engines.mpi import find_mpirun  # only for MPI ranks
+
+        with suppress(TlaunchError):  # a missing mpirun is reported later
+            environment = {**prepared.request.inherited_env, **prepared.request.user_env}
+            mpirun = find_mpirun(os.environ)
+            mpi_variables = variables_under(mpirun, prepared.request.argv, environment, prepared.request.cwd)
+    interfaces = {here: interface} if here is not None and interface else {}
+    request = replace(prepared.request, interfaces=interfaces, mpi_variables=mpi_variables)
     chosen = {**request.inherited_env, **request.user_env}
     interface_note = () if here is not None and interface is None else note_of_interface(servers, interface, chosen)
     notes = (*prepared.notes, *interface_note, *note_of_mpi(request.mpi_variables, chosen))
@@ -63,18 +64,3 @@ def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tupl
     missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
     why = "with mpirun of Open MPI 4, the library of Open MPI 5 hangs in MPI_Barrier if servers are given by name"
     return (f"setting {', '.join(missing)}: {why}",) if missing else ()
-
-
-def _mpi_variables(request: Request, engine: EngineName | None) -> Mapping[str, str]:
-    """Return the variables that the program's MPI library needs under this machine's mpirun.
-
-    Without MPI ranks, agents find out.
-    """
-    if engine != "mpi" or not request.mpi_ranks:
-        return {}
-    from launcher.engines.mpi import find_mpirun
-
-    with suppress(TlaunchError):  # a missing mpirun is reported later
-        environment = {**request.inherited_env, **request.user_env}
-        return variables_under(find_mpirun(os.environ), request.argv, environment, request.cwd)
-    return {}

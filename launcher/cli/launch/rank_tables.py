@@ -38,9 +38,7 @@ class Table:
 def read_table(options: RunOptions) -> Table:
     """Read the rank table of `options`, or describe the devices of --devices or of the Slurm allocation.
 
-    Raises:
-        UnreadableError: the table cannot be read.
-        RefusedTableError: the table is invalid.
+    Raises UnreadableError if the table cannot be read, and RefusedTableError if it is invalid.
     """
     if options.rank_table is None and options.engine == "slurm":
         from launcher.engines.slurm_allocation import cluster_of, read_allocation  # only for --engine slurm
@@ -66,16 +64,17 @@ def read_table(options: RunOptions) -> Table:
         refused.problems = report.problems
         raise refused
     warnings = (headline(problem, str(options.rank_table)) for problem in report.warnings)
-    return Table(
-        report.cluster, report.document.text, report.format.value if report.format else "", (*found, *warnings)
-    )
+    table_format = report.format.value if report.format else ""
+    return Table(report.cluster, report.document.text, table_format, (*found, *warnings))
 
 
 def _says_devices(word: str) -> bool:
     """Return True if a word of COMMAND is an option that sets the number of ranks when written before COMMAND."""
-    found = counterpart(word.partition("=")[0]) if word.startswith("--") else None
-    of_table = word.partition("=")[0] == "--rank-table" or (found is not None and found.here == "--rank-table")
-    return of_table or (found is not None and found.subject in {"devices", "ranks", "server count"})
+    name = word.partition("=")[0]
+    found = counterpart(name) if word.startswith("--") else None
+    if name == "--rank-table" or found is None:
+        return name == "--rank-table"
+    return found.here == "--rank-table" or found.subject in {"devices", "ranks", "server count"}
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
@@ -113,10 +112,7 @@ def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
 
     `tell` is called with a note if a sample is used.
     """
-    if path.parent != SAMPLES or _exists(path):
-        return path
-    sample = _sample(path.name)
-    if sample is None:
+    if path.parent != SAMPLES or _exists(path) or (sample := _sample(path.name)) is None:
         return path
     tell(stand_in_note(str(path), "sample", sample))
     return sample
@@ -125,9 +121,7 @@ def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
 def is_sample(table: Path) -> bool:
     """Return True if a file is a packaged sample, or a copy of it with the same name."""
     sample = _sample(table.name)
-    if sample is None or not table.is_file():
-        return False
-    return table.samefile(sample) or filecmp.cmp(table, sample, shallow=False)
+    return sample is not None and table.is_file() and filecmp.cmp(table, sample, shallow=False)
 
 
 def _sample(name: str) -> Path | None:

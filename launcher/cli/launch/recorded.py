@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.run_options import RunOptions, flag, words_of_option
+from launcher.cli.run_options import OF_TRAINER, RunOptions, flag, words_of_option
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir
@@ -16,14 +16,13 @@ from launcher.runs.record import read_options
 
 # Options of the command, not of the run itself.
 _NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json")
-_OF_TRAINER = ("recipe", "config", "settings", "data", "resume", "save_strategy", "profile")
 # Option: the recorded options that it resets.
 _INSTEAD_OF = {
     "rank_table": ("devices",),
     "devices": ("rank_table", "server"),
     "preload": ("no_preload",),
     "no_preload": ("preload",),
-    "command": _OF_TRAINER,
+    "command": OF_TRAINER,
     "dry_run": ("detach",),
     "quiet": ("console", "verbose"),
     "verbose": ("quiet",),
@@ -43,20 +42,17 @@ def to_record(options: RunOptions) -> Mapping[str, Any]:
 
 def _masked(options: RunOptions) -> RunOptions:
     pairs = (pair.partition("=") for pair in options.env)
-    return replace(
-        options,
-        command=masked_argv(options.command),
-        settings=masked_argv(options.settings),
-        engine_options=masked_argv(options.engine_options),
-        env=tuple(f"{name}{separator}{masked(name, value)}" for name, separator, value in pairs),
-    )
+    environment = tuple(f"{name}{separator}{masked(name, value)}" for name, separator, value in pairs)
+    lists: dict[str, Any] = {
+        name: masked_argv(getattr(options, name)) for name in ("command", "settings", "engine_options")
+    }
+    return replace(options, env=environment, **lists)
 
 
 def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
     """Return the options that a run was started with, secrets masked, and its working directory.
 
-    Raises:
-        UnreadableError: run.json cannot be read, or does not contain the options.
+    Raises UnreadableError if run.json cannot be read, or does not contain the options.
     """
     found = read_options(run_dir)
     if found is None:
@@ -69,9 +65,8 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
     try:
         return decode(RunOptions, options), cwd
     except ValueError as error:
-        raise UnreadableError(
-            f"{run_dir.run_json} contains options that this version does not support: {error}"
-        ) from error
+        message = f"{run_dir.run_json} contains options that this version does not support: {error}"
+        raise UnreadableError(message) from error
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
@@ -93,17 +88,11 @@ def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 def masked_in(options: RunOptions) -> Iterator[str]:
     """Yield the recorded options that contain a masked secret, as written on a command line."""
-    for pair in options.env:
-        name, _, value = pair.partition("=")
-        if MASK in value:
-            yield f"--env {name}"
-    for setting in options.settings:
-        if MASK in setting:
-            yield f"--set {setting.partition('=')[0]}"
-    if any(MASK in word for word in options.engine_options):
-        yield "--engine-option"
-    if any(MASK in word for word in options.command):
-        yield "COMMAND"
+    for option, pairs in (("--env", options.env), ("--set", options.settings)):
+        yield from (f"{option} {pair.partition('=')[0]}" for pair in pairs if MASK in pair)
+    for option, words in (("--engine-option", options.engine_options), ("COMMAND", options.command)):
+        if any(MASK in word for word in words):
+            yield option
 
 
 def as_words(options: RunOptions) -> Iterator[str]:

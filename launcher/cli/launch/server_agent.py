@@ -33,7 +33,15 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
     on the monotonic clock.
     """
     members, trouble = (None, None) if place is None else _members(place, endpoint)
-    membership = join(endpoint, _info(engine_rank, place), until, lambda _why: None)
+    host = read_host()
+    number = None if engine_rank is None else engine_rank.global_rank
+    info = AgentInfo(
+        host=host.name,
+        addresses=tuple(map(str, host.addresses)),
+        said=os.environ.get(env.TLAUNCH_SERVER),
+        index=number if place is None else place.server_index,
+    )
+    membership = join(endpoint, info, until, lambda _why: None)
     if membership.welcome.job == EXAMINATION:
         from launcher.cluster.probe_server import serve_probes  # only for `tlaunch doctor`
 
@@ -73,25 +81,12 @@ def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None
     return members, None
 
 
-def _info(engine_rank: EngineRank | None, place: ProcessPlace | None) -> AgentInfo:
-    """Return the information that identifies this server to the coordinator."""
-    host = read_host()
-    number = None if engine_rank is None else engine_rank.global_rank
-    return AgentInfo(
-        host=host.name,
-        addresses=tuple(map(str, host.addresses)),
-        said=os.environ.get(env.TLAUNCH_SERVER),
-        index=number if place is None else place.server_index,
-    )
-
-
 def _check_place(
     request: Request, place: ProcessPlace | None, server_index: int, trouble: TlaunchError | None
 ) -> Mapping[str, str]:
     """Return extra variables for the ranks' MPI library on this server.
 
-    Raises:
-        TlaunchError: the engine's processes do not match the rank table, or their MPI library is incompatible.
+    Raises a TlaunchError if the engine's processes do not match the rank table, or their MPI library is incompatible.
     """
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     if place is not None:

@@ -38,7 +38,6 @@ from launcher.core.records import Cluster, Server
 from launcher.core.resources import START
 from launcher.core.run_dir import RunDir
 from launcher.core.text import shell_words
-from launcher.engines.engine_command import EngineCommand
 from launcher.engines.host_match import Host, local_servers, read_host
 from launcher.engines.local import signals_held_back, start_child
 from launcher.engines.slurm import cpus_notes
@@ -56,8 +55,7 @@ LOOK_S = 0.2  # polling interval for a process
 def run_on_servers(prepared: Prepared) -> LaunchOutcome:
     """Coordinate or join the run, wait for it to end, and return its outcome.
 
-    Raises:
-        TlaunchError: this machine or the engine does not match the rank table.
+    Raises a TlaunchError if this machine or the engine does not match the rank table.
     """
     servers = prepared.used.servers
     host = read_host(server_names(servers))
@@ -77,7 +75,7 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
     """Coordinate the run. `here` is this server's index; None if an engine starts all agents."""
     from launcher.cluster.coordinator import Coordinator  # only on the coordinator
 
-    options, servers = prepared.options, prepared.used.servers
+    options, servers, table = prepared.options, prepared.used.servers, prepared.table
     if options.engine == "slurm":
         prepared = _within_allocation(prepared, host)
     command = engine_for(options, servers, host, mpi_ranks=prepared.request.mpi_ranks) if here is None else None
@@ -85,15 +83,27 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
         listener, endpoint = open_endpoint(host, None if here is None else options.port_by_hand)
         spec = begin_run(prepared, options.master_port or ANY_PORT)
         engine = with_endpoint(command(spec.run_dir), endpoint) if command else own_agent(servers[here or 0], endpoint)
-        shared = "" if options.by_engine else draw_token(spec.run_dir.parent, os.environ)
-        plan = _plan(prepared, host, listener=listener, token=endpoint.token, shared_token=shared, engine=engine)
+        plan = Plan(
+            listener=listener,
+            token=endpoint.token,
+            shared_token="" if options.by_engine else draw_token(spec.run_dir.parent, os.environ),
+            silence_s=options.lost_after,
+            join_timeout_s=options.join_timeout,
+            engine=engine,
+            brings_all=options.by_engine,
+            job=to_text(Job(prepared.request, prepared.files, table.text, table.format, options.master_port)),
+            agreement=agreement(prepared),
+            engine_anew=prepared.request.mpi_ranks,
+            resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
+            same_program=not options.allow_different_program,
+            key=secrets.token_hex(16),
+        )
         if options.verbose and options.by_engine:
             for line in render_engine(plan.engine):
                 say(line)
         port = listener.getsockname()[1]
-        write_endpoint(
-            RunDir(spec.run_dir), ControlEndpoint(tuple((address, port) for address in reachable(host)), plan.key)
-        )
+        addresses = tuple((address, port) for address in reachable(host))
+        write_endpoint(RunDir(spec.run_dir), ControlEndpoint(addresses, plan.key))
         detached = detach(RunDir(spec.run_dir).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
             listener.close()
@@ -117,41 +127,10 @@ def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
     )
 
 
-def _plan(
-    prepared: Prepared,
-    host: Host,
-    *,
-    listener: socket.socket,
-    token: str,
-    shared_token: str,
-    engine: EngineCommand,
-) -> Plan:
-    """Return the coordinator's plan: how agents start, the job that they get, and the options that must match."""
-    options, table = prepared.options, prepared.table
-    return Plan(
-        listener=listener,
-        token=token,
-        shared_token=shared_token,
-        silence_s=options.lost_after,
-        join_timeout_s=options.join_timeout,
-        engine=engine,
-        brings_all=options.by_engine,
-        job=to_text(Job(prepared.request, prepared.files, table.text, table.format, options.master_port)),
-        agreement=agreement(prepared),
-        engine_anew=prepared.request.mpi_ranks,
-        resolved=tuple((name, frozenset(map(str, found))) for name, found in host.resolved),
-        same_program=not options.allow_different_program,
-        key=secrets.token_hex(16),
-    )
-
-
 def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
-    """Return a listening socket and its endpoint.
+    """Return a listening socket and its endpoint. Raises UsageError if the port is in use.
 
     With a chosen port, the endpoint is for this machine's agent; otherwise it is for all agents.
-
-    Raises:
-        UsageError: the port is in use.
     """
     try:
         listener = listen(ANY_PORT if chosen_port is None else chosen_port)
@@ -169,7 +148,6 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
 
 
 def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
-    """Join the run that the first server coordinates, and watch this server's ranks until they end."""
     options = prepared.options
     until = time.monotonic() + options.join_timeout
 
@@ -182,9 +160,8 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
         if (former := last_agent(run_dir)) is not None and former.lives:
             membership.close()
             wait_for_end(former, options.join_timeout, until)
-            until = min(
-                until, time.monotonic() + 2 * options.lost_after
-            )  # by then the coordinator has noticed, or the run has ended
+            # By then the coordinator has noticed, or the run has ended.
+            until = min(until, time.monotonic() + 2 * options.lost_after)
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
     register(part.spec.run_dir.parent)
@@ -198,12 +175,9 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
         detached.report_started()  # the same shell may start the other servers next
 
     def report(news: Waiting | JoinAccepted) -> None:
-        if options.quiet:
-            return
-        if isinstance(news, Waiting):
-            say(awaited(server_list(news.missing), news.limit_s))
-        else:
-            say(f"joined {part.spec.name}; the next attempt that needs this server's devices will use them")
+        text = f"joined {part.spec.name}; the next attempt that needs this server's devices will use them"
+        if not options.quiet:
+            say(awaited(server_list(news.missing), news.limit_s) if isinstance(news, Waiting) else text)
 
     try:
         begin = awaited_begin(part, membership, report)
@@ -222,11 +196,9 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
 def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
     """Wait for this server's previous agent, which the run has given up, to end its ranks.
 
-    Raises:
-        TlaunchError: the agent is still running at `until` (on the monotonic clock), after `limit_s` seconds.
+    Raises a TlaunchError at `until` (on the monotonic clock), which is after `limit_s` seconds.
     """
-    what = f"this server's previous ranks to end (agent {former.pid})"
-    say(awaited(what, limit_s))
+    say(awaited(f"this server's previous ranks to end (agent {former.pid})", limit_s))
     while former.lives:
         if time.monotonic() >= until:
             raise TlaunchError(
@@ -241,26 +213,22 @@ def join_first_server(
 ) -> Session:
     """Join the run that the first server coordinates; the same command is started by hand on each server.
 
-    Blocks until `until` (on the monotonic clock) at most.
-
-    Raises:
-        TlaunchError: the first server does not answer in time, or rejects this one.
+    Blocks until `until` (on the monotonic clock) at most. Raises a TlaunchError if the first server does not answer in time,
+    or rejects this one.
     """
     first = servers[Cluster(servers).first_server].server_id
     whom = f"the launcher on server {first}"
-    member = AgentInfo(
-        host=host.name, addresses=tuple(map(str, host.addresses)), said=servers[here].server_id, agreement=agreed
-    )
-    limit_s, is_quiet = options.join_timeout, options.quiet
+    addresses = tuple(map(str, host.addresses))
+    member = AgentInfo(host=host.name, addresses=addresses, said=servers[here].server_id, agreement=agreed)
 
     def report(why: str) -> None:
-        if not is_quiet:
-            say(awaited(f"{whom} ({why})", limit_s))
+        if not options.quiet:
+            say(awaited(f"{whom} ({why})", options.join_timeout))
 
-    return join(
-        Endpoint(((first, options.port_by_hand),), ""), member, until, report, whom,
-        tokens=lambda: known_tokens(options.runs_dir.absolute(), os.environ),
-    )  # fmt: skip
+    def tokens() -> tuple[str, ...]:
+        return known_tokens(options.runs_dir.absolute(), os.environ)
+
+    return join(Endpoint(((first, options.port_by_hand),), ""), member, until, report, whom, tokens=tokens)
 
 
 # --- values that must match on all servers ---
@@ -271,6 +239,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
     elastic = supervision.elastic
+    excluded = elastic.excluded if elastic else ()
     first, *words = request.argv
     # Paths of programs, such as Python, may differ between servers.
     start = ("tlaunch" if word == START else word for word in words)
@@ -285,8 +254,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "--hang-timeout": str(supervision.hang_timeout_s),
         "--mindspore": "off" if supervision.scheduler is None else "cluster",
         "--elastic": str(elastic is not None),
-        "--exclude": " ".join(device_name(device, servers) for device in (elastic.excluded if elastic else ()))
-        or "none",
+        "--exclude": " ".join(device_name(device, servers) for device in excluded) or "none",
     }
 
 
@@ -300,9 +268,7 @@ def _digest(value: object) -> str:
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
     """Return the index of this machine's server in the rank table.
 
-    Raises:
-        UsageError: no server has the id `said`.
-        RefusedLayoutError: no server or several servers match this machine.
+    Raises UsageError if no server has the id `said`, and RefusedLayoutError unless one server matches this machine.
     """
     ids = [server.server_id for server in servers]
     if said is not None:

@@ -21,12 +21,8 @@ def run(options: RunOptions) -> LaunchOutcome:
     """Check the options, start the run, wait for it to end, and return its outcome.
 
     With `detach`, return when the run has started. With `dry_run`, only print its commands. Signals meanwhile act on the
-    run. Call this in the main thread before other threads start, because it forks.
-
-    Raises:
-        TlaunchError: the options, rank table, layout, program or engine are invalid.
-        UsageError: the port is in use.
-        UnreadableError: the run directory cannot be created.
+    run. Call this in the main thread before other threads start, because it forks. Raises a TlaunchError if the options,
+    rank table, layout, program or engine are invalid, the port is in use, or the run directory cannot be created.
     """
     chosen = for_engine(options, os.environ)
     prepared = prepare(chosen, os.environ)

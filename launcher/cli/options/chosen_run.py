@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from launcher.cli.options.command_types import Command
+from launcher.cli.options.command_types import Command, together
 from launcher.cli.options.completion import Completer, complete_active_runs, complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.stdout import as_argument, as_people_call_it, say
@@ -36,29 +36,18 @@ LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest active run, else the latest]"
 ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]"
 
 
-def run_argument(command: Command) -> Command:
-    return _run_argument(complete_runs)(command)
-
-
-def active_run_argument(command: Command) -> Command:
-    """Add the RUN argument; shells complete only active runs."""
-    return _run_argument(complete_active_runs)(command)
-
-
 def _run_argument(completer: Completer) -> Callable[[Command], Command]:
     argument = click.argument("run", required=False, metavar="[RUN]", shell_complete=completer)
-    return lambda command: argument(runs_dir_option(command))
+    return together(argument, runs_dir_option)
 
 
-def json_option(command: Command) -> Command:
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
-
-
-def progress_regex_option(command: Command) -> Command:
-    return click.option(
-        "--progress-regex", metavar="REGEX",
-        help="Read progress from matching lines, as in `tlaunch run`.  [default: the run's own --progress-regex]",
-    )(command)  # fmt: skip
+run_argument = _run_argument(complete_runs)
+active_run_argument = _run_argument(complete_active_runs)  # shells complete only active runs
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+progress_regex_option = click.option(
+    "--progress-regex", metavar="REGEX",
+    help="Read progress from matching lines, as in `tlaunch run`.  [default: the run's own --progress-regex]",
+)  # fmt: skip
 
 
 def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
@@ -73,21 +62,16 @@ def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path,
 def chosen(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run that RUN refers to; print a note if it is in another runs directory.
 
-    Raises:
-        UnreadableError: the run does not exist.
-        UsageError: RUN is a prefix of several names.
+    Raises UnreadableError if the run does not exist, and UsageError if RUN is a prefix of several names.
     """
     places = _places(runs_dir, run)
     return _reported(_found(runs_dir, places, run), runs_dir, places)
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that RUN refers to, by default the newest active one.
+    """Return the run that RUN refers to, by default the newest active one. Other active runs are listed on stderr.
 
-    Other active runs are listed on stderr.
-
-    Raises:
-        UnreadableError: the run does not exist.
+    Raises UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     active = _active(places, unwatched=True) if run is None else ()
@@ -102,11 +86,8 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run to stop: if RUN is missing or ambiguous, the only active one.
 
     Without RUN, the caller's runs are preferred to other users' runs, and the user must confirm a run in another
-    runs directory.
-
-    Raises:
-        UsageError: several runs match, or confirmation is needed and stdin is not a terminal.
-        UnreadableError: the run does not exist.
+    runs directory. Raises UsageError if several runs match, or confirmation is needed and stdin is not a terminal, and
+    UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     named = () if run is None or means_latest(run) else find_runs(places[0], run)
@@ -136,33 +117,23 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     """Return the run to repeat.
 
     Unless `yes`, the user must confirm a run in another runs directory if RUN is missing, and a run that was reached
-    through another user's symbolic link.
-
-    Raises:
-        UsageError: RUN is a prefix of several names, or confirmation is needed and stdin is not a terminal.
-        UnreadableError: the run does not exist.
+    through another user's symbolic link. Raises UsageError if RUN is a prefix of several names, or confirmation is needed
+    and stdin is not a terminal, and UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
-    if run is not None and not means_latest(run):
-        why = _linked_by_another(run_dir, run, places)
-        if why is not None and not yes:
-            line = f"tlaunch rerun {shell_word(str(run_dir.root))}"
-            confirm(f"{why}, to {run_dir.root}: run that again?", why, line)
-        return _reported(run_dir, runs_dir, places)
-    why = None if yes else _where(run_dir, runs_dir)
-    if why is None:
-        return _reported(run_dir, runs_dir, places)
-    confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
-    return run_dir
+    is_named = run is not None and not means_latest(run)
+    if not yes and run is not None and is_named and (why := _linked_by_another(run_dir, run, places)) is not None:
+        line = f"tlaunch rerun {shell_word(str(run_dir.root))}"
+        confirm(f"{why}, to {run_dir.root}: run that again?", why, line)
+    elif not yes and not is_named and (why := _where(run_dir, runs_dir)) is not None:
+        confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
+        return run_dir
+    return _reported(run_dir, runs_dir, places)
 
 
 def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
-    """Ask before running the command that another user recorded.
-
-    Raises:
-        UsageError: confirmation is needed and stdin is not a terminal.
-    """
+    """Ask before running the command that another user recorded. Raises UsageError if stdin is not a terminal."""
     if (why := _whose(run_dir)) is None:
         return
     if yes:
@@ -173,11 +144,7 @@ def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
 
 
 def confirm(question: str, refusal: str, hint: str) -> None:
-    """Ask on the terminal, and exit with 1 unless the answer is yes.
-
-    Raises:
-        UsageError: stdin is not a terminal.
-    """
+    """Ask on the terminal, and exit with 1 unless the answer is yes. Raises UsageError if stdin is not a terminal."""
     if not sys.stdin.isatty():
         raise UsageError(refusal, hint=hint)
     if not click.confirm(printable(question), err=True):
@@ -196,13 +163,11 @@ def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> s
     link = _link_of_another(Path(run))
     for place in places:
         link = link or _link_of_another(place / run)
-        if (
-            link is None and not os.path.lexists(run) and run_dir.root.parent != place.resolve()
-        ):  # RUN is a name's prefix
+        is_prefix = not os.path.lexists(run) and run_dir.root.parent != place.resolve()
+        if link is None and is_prefix:  # of a run's name
             roots = (place / name for name in run_names(place))
-            link = next(
-                filter(None, (_link_of_another(each) for each in roots if each.resolve() == run_dir.root)), None
-            )
+            links = (_link_of_another(each) for each in roots if each.resolve() == run_dir.root)
+            link = next(filter(None, links), None)
     return None if link is None else f"{escaped(str(link))} is a link that belongs to {called(os.lstat(link).st_uid)}"
 
 
@@ -226,12 +191,10 @@ def _whose(run_dir: RunDir) -> str | None:
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
     """Return the runs directories to search: `runs_dir`, or others if it has no matching run.
 
-    Raises:
-        UsageError: RUN is a prefix of several names.
+    Raises UsageError if RUN is a prefix of several names.
     """
     here = (runs_dir,)
-    elsewhere = other_run_directories(runs_dir)
-    if not elsewhere:
+    if not (elsewhere := other_run_directories(runs_dir)):
         return here
     if run is None or means_latest(run):
         return here if run_names(runs_dir) else elsewhere
@@ -248,7 +211,6 @@ def _found(runs_dir: Path, places: tuple[Path, ...], run: str | None) -> RunDir:
 
 
 def _reported(run_dir: RunDir, runs_dir: Path, places: tuple[Path, ...]) -> RunDir:
-    """Return the run; print a note if it is not in `runs_dir`."""
     if places != (runs_dir,):
         say(f"note: using {run_dir.root.name} in {run_dir.root.parent}; {runs_dir} has no such run")
     return run_dir

@@ -32,14 +32,11 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
         return None
     at, own, again = words.index(name) + 1, _options_of(command), name == "rerun"
     line = parse_line(words[at:], own)
-    names = list(
-        dict.fromkeys(each.name for each in line.typed if each.name not in own or each.counterpart.subject is None)
-    )
+    foreign = (each.name for each in line.typed if each.name not in own or each.counterpart.subject is None)
+    names = list(dict.fromkeys(foreign))
     if line.unknown or not names or not (line.program or len(names) > 1):
         return None
-    if (
-        line.program and other_launcher(line.program, None) is not None
-    ):  # two launchers: the number of ranks is ambiguous
+    if line.program and other_launcher(line.program, None) is not None:  # two: the number of ranks is ambiguous
         return None
     if again and line.program and not line.has_dashes:  # the first word is RUN, and options may follow it
         return None
@@ -110,16 +107,11 @@ def _answer(wrong: str, line: TlaunchLine | None) -> UsageError | None:
     """Return an error that lists the commands to run."""
     if line is None:
         return None
-    does = (
-        "this may be equivalent"
-        if line.unknown
-        else "this is equivalent except for the options listed below"
-        if line.missing
-        else "this is equivalent"
-    )
+    does = "this may be equivalent" if line.unknown else "this is equivalent"
+    if line.missing and not line.unknown:
+        does += " except for the options listed below"
     lines = [line.run] if line.table is None else [f"{line.table} &&", line.run]
-    lines = [f"{INDENT}{each}" for each in lines]
-    error = UsageError("\n".join((f"{printable(wrong)}; {does}:", *lines)))
-    error.hint = "\n".join(map(printable, line.notes)) or None
+    message = "\n".join((f"{printable(wrong)}; {does}:", *(f"{INDENT}{each}" for each in lines)))
+    error = UsageError(message, hint="\n".join(map(printable, line.notes)) or None)
     error.has_lines = True
     return error

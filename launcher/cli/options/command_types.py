@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from launcher.core.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+COMMANDS = "launcher.cli.commands"  # the package of modules with relative names
 # name: (module:attribute, short help)
 Commands = Mapping[str, tuple[str, str]]
 HELP, HELP_ALL = "--help", "--help-all"
@@ -27,16 +28,10 @@ class UnknownCommand(click.UsageError):
 
 
 class Group(click.Group):
-    """A command group that raises UnknownCommand."""
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to call.
-
-        Raises:
-            UnknownCommand: the group has no such command.
-        """
+        """Find the command to call. Raises UnknownCommand if the group does not have it."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise UnknownCommand(args, ctx)
         return super().resolve_command(ctx, args)
@@ -61,7 +56,7 @@ class LazyGroup(Group):
         if cmd_name not in self._all:
             return None
         module, _, attribute = self._all[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(module, COMMANDS), attribute)
         return command
 
     def resolve_command(
@@ -69,9 +64,8 @@ class LazyGroup(Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command to call, and take its defaults from the project file unless only help is printed."""
         name, command, rest = super().resolve_command(ctx, args)
-        without_file = (
-            ctx.resilient_parsing or ctx.find_root().params.get("no_config") or rest[:1] in (["-h"], [HELP], [HELP_ALL])
-        )
+        asks_help = rest[:1] in (["-h"], [HELP], [HELP_ALL])
+        without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or asks_help
         if command is not None and name is not None and name in self.lookup and not without_file:
             from launcher.cli.options.project_place import known_place  # not needed for `--help`
 
@@ -117,25 +111,23 @@ class TakesCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ends_there = args[-1:] == ["--"]  # checked first, because click consumes `args`
         rest = super().parse_args(ctx, args)
-        if ends_there and not ctx.params["command"] and not ctx.resilient_parsing:
+        if ctx.resilient_parsing:
+            return rest
+        command = ctx.params.get("command") or ()
+        if ends_there and not command:
             raise UsageError(
                 "COMMAND is missing after `--`",
                 hint=f"name the program (an empty variable?), or leave out `--` to {self.without}",
             )
-        self._check_dry_run(ctx)
-        return rest
-
-    def _check_dry_run(self, ctx: click.Context) -> None:
-        """Raise UsageError for a --dry-run after COMMAND: it would be passed to the program, and ranks would start."""
-        command = ctx.params.get("command") or ()
         words = command[: command.index("--")] if "--" in command else command
         is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT
-        if DRY_RUN in words and "dry_run" in ctx.params and not is_said and not ctx.resilient_parsing:
+        if DRY_RUN in words and "dry_run" in ctx.params and not is_said:
             raise UsageError(
                 f"{DRY_RUN} after COMMAND would be passed to the program, and ranks would start",
                 hint=f"write `{ctx.command_path} {DRY_RUN} ...` to start no ranks; write "
                 f"`{ctx.command_path} --no-dry-run ...` if it is an option of the program",
             )
+        return rest
 
 
 def _show_all_options(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:

@@ -30,7 +30,6 @@ def complete_runs(context: click.Context, _parameter: click.Parameter, begun: st
 
 
 def complete_active_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return the matching names of runs that may be active because they have no report yet."""
     return _matching(_names(context, only_active=True), begun)
 
 

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import click
 
-from launcher.cli.options.command_types import Command
+from launcher.cli.options.command_types import together
 from launcher.cli.options.types import FloatRange, IntRange
-from launcher.cli.training.translators import Decoding
 
-
-def decoding_options(command: Command) -> Command:
-    """Add the options that `decoding_of` takes."""
-    for option in (
-        click.option(
-            "--beam", type=IntRange(min=1, max=1000), default=5, show_default=True, metavar="N",
-            help="Beam width: hypotheses kept per sentence; 1 is greedy search.",
-        ),
-        click.option(
-            "--alpha", type=FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
-            help="Length penalty: a hypothesis of n tokens scores log p / n^A.",
-        ),
-        click.option(
-            "--batch-tokens", type=IntRange(min=1), default=2048, show_default=True, metavar="N",
-            help="Source tokens per batch, including padding.",
-        ),
-        click.option(
-            "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
-            help="Device to translate on; auto uses an accelerator if there is one.",
-        ),
-    )[::-1]:  # fmt: skip
-        command = option(command)
-    return command
-
-
-def decoding_of(*, beam: int, alpha: float, batch_tokens: int, device: str) -> Decoding:
-    return Decoding(beam, alpha, batch_tokens, device)
+decoding_options = together(
+    click.option(
+        "--beam", type=IntRange(min=1, max=1000), default=5, show_default=True, metavar="N",
+        help="Beam width: hypotheses kept per sentence; 1 is greedy search.",
+    ),
+    click.option(
+        "--alpha", type=FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
+        help="Length penalty: a hypothesis of n tokens scores log p / n^A.",
+    ),
+    click.option(
+        "--batch-tokens", type=IntRange(min=1), default=2048, show_default=True, metavar="N",
+        help="Source tokens per batch, including padding.",
+    ),
+    click.option(
+        "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
+        help="Device to translate on; auto uses an accelerator if there is one.",
+    ),
+)  # fmt: skip

@@ -61,13 +61,11 @@ class LogOptions:
         if self.exit_code and not self.follow:
             raise UsageError("--exit-code needs --follow: without it, `logs` does not wait for the run to end")
         if self.merged and self.collapsed:
-            raise UsageError(
-                "--merge and --collapse cannot be combined", hint="use --collapse; it sorts lines by time, too"
-            )
+            hint = "use --collapse; it sorts lines by time, too"
+            raise UsageError("--merge and --collapse cannot be combined", hint=hint)
         if self.errors:
-            self._refuse(
-                NOT_WITH_ERRORS, "cannot be combined with --errors, which shows only the first traceback of each rank"
-            )
+            why = "cannot be combined with --errors, which shows only the first traceback of each rank"
+            self._refuse(NOT_WITH_ERRORS, why)
         if self.ignore_case and not (self.grep or self.exclude or self.highlight):
             raise UsageError("--ignore-case needs --grep, --exclude or --highlight")
         if self.as_json:
@@ -119,16 +117,11 @@ class LogOptions:
     def selects(self) -> bool:
         """Whether some lines of the chosen logs are left out."""
         by_server = self.server if self.by_attempt else None
-        by_text = bool(self.grep or self.exclude)
         chosen = (self.since, self.until, self.level, self.attempt, by_server)
-        return by_text or any(each is not None for each in chosen)
+        return bool(self.grep or self.exclude) or any(each is not None for each in chosen)
 
     def line_options(self) -> LineOptions:
-        """Return the format of lines.
-
-        Raises:
-            UsageError: a pattern is not a valid regular expression.
-        """
+        """Return the format of lines. Raises UsageError if a pattern is not a valid regular expression."""
         marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
         return LineOptions(
             self.prefix, timestamps=self.timestamps, as_json=self.as_json, color=self.color, marked=marked
@@ -152,11 +145,7 @@ class LogOptions:
         return not (self.selects or arranged or timed or (self.by_attempt and shows_rank(prefix)))
 
     def selector(self) -> Selector:
-        """Return the selector of lines.
-
-        Raises:
-            UsageError: a time, level or regular expression is invalid.
-        """
+        """Return the selector of lines. Raises UsageError if a time, level or regular expression is invalid."""
         now_ns = time.time_ns()
         return Selector(
             level=level_named(self.level) if self.level is not None else 0,
@@ -173,8 +162,7 @@ class LogOptions:
     def chosen_ranks(self, recorded: Recorded, state: RunState) -> tuple[int, ...]:
         """Return the global ranks of the logs to read, in ascending order.
 
-        Raises:
-            UsageError: the rank or server does not exist, or `--rank first-failed` is given and no rank failed.
+        Raises UsageError if the rank or server does not exist, or `--rank first-failed` is given and no rank failed.
         """
         places = recorded.devices or recorded.places
         if not any(map(self.is_chosen, places)):

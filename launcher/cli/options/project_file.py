@@ -69,8 +69,7 @@ class ProjectFile:
     def defaults(self, names: tuple[str, ...], command: click.Command) -> dict[str, Any]:
         """Return the default values of a command by parameter name. `names` is its path, such as ("table", "show").
 
-        Raises:
-            UsageError: an option is unknown, or its value is invalid.
+        Raises UsageError if an option is unknown, or its value is invalid.
         """
         *groups, name = names
         section = (*groups, TABLE_OF.get(name, name))
@@ -89,21 +88,19 @@ class ProjectFile:
             if key in options:
                 values[key] = (".".join((*section, key)), value)
             elif section == names:  # a shared table may contain options of the other command
+                found = counterpart(f"--{key}")  # an option of another launcher
+                own_name = "" if found is None else (found.here or "").removeprefix("--")
                 raise UsageError(
                     f"{self.where('.'.join((*section, key)))}: tlaunch {' '.join(names)} has no option {key}",
-                    hint=_own_name(key, options) or did_you_mean(near(key, options)),
+                    hint=f"use {own_name}" if own_name in options else did_you_mean(near(key, options)),
                 )
         return {str(options[key].name): self._checked(options[key], *named) for key, named in values.items()}
 
     def _checked(self, option: click.Option, name: str, value: Any) -> Any:
         """Return a value for `default_map`; relative paths are resolved against the file's directory."""
-        kinds, called = next(
-            ((kinds, called) for of, kinds, called in _KINDS if isinstance(option.type, of)), ((str,), "a string")
-        )
-        if option.type is click.STRING:
-            kinds = (str, int, float)
-        if option.is_flag:
-            kinds, called = (bool,), "true or false"
+        kinds: tuple[type, ...] = (str, int, float) if option.type is click.STRING else (str,)
+        named = ((kinds, called) for of, kinds, called in _KINDS if isinstance(option.type, of))
+        kinds, called = ((bool,), "true or false") if option.is_flag else next(named, (kinds, "a string"))
         each_of = value if option.multiple and isinstance(value, list) else [value]
         if option.multiple:
             called = f"a list, each entry {called}"
@@ -138,17 +135,10 @@ class ProjectFile:
 
 
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
-    """Read the tables whose names begin with `prefix`.
+    """Read the tables whose names begin with `prefix`. Only `commands` may have tables.
 
-    Args:
-        path: The project file.
-        prefix: The prefix of table names.
-        commands: Commands that may have tables.
-        git: The `.git` entry of the repository, if the file is in a parent directory.
-
-    Raises:
-        UnreadableError: the file cannot be read.
-        UsageError: the file is not TOML or has an unknown table, or another user owns it or `git`.
+    `git` is the `.git` entry of the repository, if the file is in a parent directory. Raises UnreadableError if the file
+    cannot be read, and UsageError if it is not TOML or has an unknown table, or another user owns it or `git`.
     """
     shown = os.path.relpath(path)
     try:
@@ -185,35 +175,22 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Check that `path` belongs to this user or root.
+    """Raise UsageError if `path` belongs to a user other than this one or root, unless TLAUNCH_SAFE_DIRECTORY has its directory.
 
     The project file sets options and environment variables, and `.git` decides which project file applies.
-
-    Raises:
-        UsageError: another user owns it, and its directory is not in TLAUNCH_SAFE_DIRECTORY.
     """
-    directory = Path(path).parent
-    for uid in uids:
-        if not is_trusted(uid) and not _is_safe(directory):
-            raise UsageError(
-                f"{escaped(path)} belongs to {called(uid)} and would set options of your commands",
-                hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
-            )
-
-
-def _is_safe(directory: Path) -> bool:
-    """Return True if TLAUNCH_SAFE_DIRECTORY includes this directory."""
-    named = os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
-    return "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
+    stranger = next((uid for uid in uids if not is_trusted(uid)), None)
+    directory, named = Path(path).parent, os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
+    is_safe = "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
+    if stranger is not None and not is_safe:
+        raise UsageError(
+            f"{escaped(path)} belongs to {called(stranger)} and would set options of your commands",
+            hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
+        )
 
 
 def give_defaults(context: click.Context, name: str, command: click.Command, place: ProjectPlace) -> None:
-    """Set the defaults of a command from the project file.
-
-    Raises:
-        UnreadableError: the file cannot be read.
-        UsageError: the file has an unknown table or option, or an invalid value.
-    """
+    """Set the defaults of a command from the project file. Raises the errors of `read_project_file` and `defaults`."""
     if name in TAKES_NONE:
         return
     if PROJECT_FILE not in context.meta:
@@ -224,16 +201,9 @@ def give_defaults(context: click.Context, name: str, command: click.Command, pla
     if isinstance(command, click.Group):
         file.check_group(name, command.list_commands(context))
         return
-    groups: list[str] = []
+    groups = [name]
     at: click.Context = context
     while at.parent is not None:
         groups.insert(0, at.info_name or "")
         at = at.parent
-    context.default_map = {name: file.defaults((*groups, name), command)}
-
-
-def _own_name(key: str, options: Collection[str]) -> str | None:
-    """Return a hint with tlaunch's name for an option of another launcher, if the command has it."""
-    found = counterpart(f"--{key}")
-    name = None if found is None or found.here is None else found.here.removeprefix("--")
-    return f"use {name}" if name in options else None
+    context.default_map = {name: file.defaults(tuple(groups), command)}

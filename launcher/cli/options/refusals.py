@@ -48,8 +48,14 @@ _UNITS = {
 }
 
 
+def refusal(error: TlaunchError | click.ClickException, words: Sequence[str], group: click.Group) -> TlaunchError:
+    """Return the error for the command line `words` of `group`, with a hint if a duration was split into two words."""
+    refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
+    refused.hint = _hint_of_duration(refused, words, group) or refused.hint
+    return refused
+
+
 def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> UsageError:
-    """Convert a click error to a UsageError. `words` is the full command line."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     match error:
         case UnknownCommand(ctx=click.Context() as group):
@@ -72,7 +78,6 @@ def as_usage_error(error: click.ClickException, words: Sequence[str] = ()) -> Us
 
 
 def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError:
-    """Return the error for an unknown command of a group."""
     name, group, path = words[0], context.command, context.command_path
     whole = as_other_launcher(words) if context.parent is None else None
     is_program = "/" in name and os.path.isfile(name) and os.access(name, os.X_OK)  # noqa: PTH113 - a Path raises for some
@@ -95,7 +100,6 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     if (whole := as_of_run(context, words) or as_without_run(context, words)) is not None:
         return whole
     command = context.command
-    takes_program = isinstance(command, TakesCommand)
     is_like_run = isinstance(command, TakesCommand) and command.is_like_run
     known = [
         name
@@ -103,8 +107,7 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
         if isinstance(param, click.Option) and not param.hidden
         for name in (*param.opts, *param.secondary_opts)
     ]
-    of_other = counterpart(option)
-    called_here = CALLED_HERE.get(option)
+    of_other, called_here = counterpart(option), CALLED_HERE.get(option)
     hint = f"use {called_here}" if called_here in known else None
     if option == "--no-config":  # an option of `tlaunch` itself
         hint = f"write it before the command: `{context.find_root().command_path} --no-config ...`"
@@ -112,13 +115,12 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
     listed = f"list the options with `{context.command_path} {HELP_ALL if HELP_ALL in known else HELP}`"
-    if takes_program:
+    if isinstance(command, TakesCommand):
         listed += "; put options of the program after `--`"
     return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
 
 
 def _wanted(param: click.Parameter) -> str | None:
-    """Return the hint for a missing option or argument: its choices or its help text."""
     if choices := choices_of(param):
         return f"choose from {', '.join(choices)}"
     if isinstance(param, click.Option) and param.metavar and param.help:
@@ -132,14 +134,18 @@ def _usage(context: click.Context | None) -> str | None:
     return " ".join(("usage:", context.command_path, *context.command.collect_usage_pieces(context)))
 
 
-def hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Group) -> str | None:
+def _hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Group) -> str | None:
     """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
 
     Without the hint this is 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the
     full command line of `group`.
     """
     own = (*(words[: words.index("--")] if "--" in words else words), "")
-    takers = {name for param in _command_of(own, group).params if param.metavar == DURATION for name in param.opts}
+    command: click.Command = group  # that `words` call
+    for word in own:
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), word) or command
+    takers = {name for param in command.params if param.metavar == DURATION for name in param.opts}
     for (option, second), (_, third) in pairwise(pairwise(own)):
         name, is_joined, value = option.partition("=")
         number, unit = (value, second) if is_joined else (second, third)
@@ -147,11 +153,3 @@ def hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Gro
         if is_split and (error.message.startswith(f"{unit}:") or error.message.endswith(f": {unit}")):
             return f"write the duration as one word: {name}{'=' if is_joined else ' '}{number}{_UNITS[unit]}"
     return None
-
-
-def _command_of(words: Sequence[str], group: click.Command) -> click.Command:
-    """Return the command that `words` call, or the last group found."""
-    for word in words:
-        if isinstance(group, click.Group):
-            group = group.get_command(click.Context(group), word) or group
-    return group

@@ -10,13 +10,7 @@ import click
 from launcher.cli.options.command_types import Command, help_all_option, parameters_of, together
 from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
 from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, Size, complete_files
-from launcher.cli.run_options import (
-    DEFAULT_COORDINATOR_PORT,
-    DEFAULT_JOIN_S,
-    DEFAULT_LOST_S,
-    ENGINES,
-    MINDSPORE_WAYS,
-)
+from launcher.cli.run_options import DEFAULT_COORDINATOR_PORT, DEFAULT_JOIN_S, DEFAULT_LOST_S, ENGINES, MINDSPORE_WAYS
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
@@ -34,20 +28,13 @@ CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 # --- rank tables ---
 
 table_chip_option = click.option(
-    "--chip",
-    type=click.Choice(CHIP_NAMES),
-    default="auto",
-    show_default=True,
+    "--chip", type=click.Choice(CHIP_NAMES), default="auto", show_default=True,
     help="Hardware to check for; with none (CPU, GPU), violations of Ascend rules are warnings.",
-)
+)  # fmt: skip
 consumer_option = click.option(
-    "--for",
-    "consumer",
-    type=click.Choice(CONSUMER_NAMES),
-    default="hccl",
-    show_default=True,
+    "--for", "consumer", type=click.Choice(CONSUMER_NAMES), default="hccl", show_default=True,
     help="Program that reads the table; each adds its own rules.",
-)
+)  # fmt: skip
 
 
 def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | None) -> None:
@@ -64,31 +51,20 @@ max_table_size_option = click.option(
 
 
 def keep_max_table_size() -> None:
-    """Check and normalize TLAUNCH_MAX_TABLE_SIZE if no command line is parsed.
-
-    Raises:
-        click.BadParameter: the value is not a size.
-    """
+    """Normalize TLAUNCH_MAX_TABLE_SIZE if no command line is parsed. Raises click.BadParameter if it is not a size."""
     if text := os.environ.get(TLAUNCH_MAX_TABLE_SIZE):
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(Size(MIN_TABLE_BYTES).convert(text, None, None))
 
 
 # --- runs ---
 
-_rank_table_option = click.option(
-    "-t",
-    "--rank-table",
-    type=FILE,
-    metavar="FILE",
-    help="Rank table in HCCL's JSON format: servers, devices and ranks.",
-)
-
-
-def rank_table_option(command: Command) -> Command:
-    """Add --rank-table and --max-table-size."""
-    return _rank_table_option(max_table_size_option(command))
-
-
+rank_table_option = together(
+    click.option(
+        "-t", "--rank-table", type=FILE, metavar="FILE",
+        help="Rank table in HCCL's JSON format: servers, devices and ranks.",
+    ),
+    max_table_size_option,
+)  # fmt: skip
 engine_option = click.option(
     "--engine", type=click.Choice(ENGINES), metavar="HOW",
     help="How to start an agent on each server: mpi (mpirun), slurm (srun, inside an allocation) or hand (run the same "
@@ -110,14 +86,9 @@ chip_option = click.option(
     help=f"Hardware to check the table for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
 env_option = click.option(
-    "-e",
-    "--env",
-    multiple=True,
-    metavar="KEY[=VALUE]",
+    "-e", "--env", multiple=True, metavar="KEY[=VALUE]",
     help="Set an environment variable in every rank; without VALUE, copy it from this shell. Repeatable.",
-)
-
-
+)  # fmt: skip
 runs_dir_option = click.option(
     "--runs-dir", type=A_PATH, metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
     help=f"Directory that holds the run directories.  [default: ${TLAUNCH_RUNS_DIR} or {DEFAULT_RUNS_DIR}]",
@@ -138,12 +109,8 @@ def join_timeout_option(default_s: float, what: str) -> Callable[[Command], Comm
 
 
 def master_port_option(default: str) -> Callable[[Command], Command]:
-    return click.option(
-        "--master-port",
-        type=IntRange(1, 65535),
-        metavar="N",
-        help=f"Port of the ranks' rendezvous (MASTER_PORT).  [default: {default}]",
-    )
+    what = f"Port of the ranks' rendezvous (MASTER_PORT).  [default: {default}]"
+    return click.option("--master-port", type=IntRange(1, 65535), metavar="N", help=what)
 
 
 mindspore_option = click.option(
@@ -175,20 +142,14 @@ RARE = frozenset(
 # The options of `tlaunch run`, as its help groups them. `rerun`, `explain` and `render` share them.
 RUN_GROUPS = {
     "Devices and layout": parameters_of(
-        rank_table_option,
-        devices_option(),
-        layout_options,
-        chip_option,
-        allow_idle_devices_option,
+        rank_table_option, devices_option(), layout_options, chip_option, allow_idle_devices_option
     ),
     "Servers": parameters_of(
         engine_option,
         engine_words_option,
         click.option(
-            "--mpi-ranks/--no-mpi-ranks",
-            default=None,
-            help="Start the ranks as one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an "
-            "MPI library]",
+            "--mpi-ranks/--no-mpi-ranks", default=None,
+            help="Start the ranks as one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an MPI library]",
         ),
         server_option,
         join_timeout_option(DEFAULT_JOIN_S, "Fail if a server has not joined within this time."),
@@ -216,9 +177,7 @@ RUN_GROUPS = {
     ),
     "Ranks": parameters_of(
         env_option,
-        click.option(
-            "--preload", metavar="MODULE,...", help="Import these modules once and fork the ranks.  [default: detected from COMMAND]"
-        ),
+        click.option("--preload", metavar="MODULE,...", help="Import these modules once and fork the ranks.  [default: detected from COMMAND]"),
         click.option("--no-preload", is_flag=True, help="Start a new Python process for every rank."),
         mindspore_option,
         click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ from launcher.core.text import did_you_mean, duration_s, near
 
 
 class BadValue(click.BadParameter):
-    """An invalid option value, with a hint."""
-
     def __init__(
         self, message: str, param: click.Parameter | None, ctx: click.Context | None, hint: str | None = None
     ) -> None:
@@ -43,25 +42,18 @@ class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 
 
 class IntRange(_Bounded):
-    """An integer within bounds."""
-
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
             number = int(value)
         except ValueError:
-            raise BadValue(f"{value!r} is not a whole number", param, ctx, _about_count(str(value))) from None
+            # Device counts in the style of torchrun (`auto`, `gpu`) or mpirun (`-np2`).
+            hint = "write a number, such as 8" if value in {"auto", "gpu", "cpu"} else None
+            if re.fullmatch(r"p\d+", str(value)):
+                hint = f"add a space: -np {value[1:]}"
+            raise BadValue(f"{value!r} is not a whole number", param, ctx, hint) from None
         return self.within_bounds(number, param, ctx)
-
-
-def _about_count(value: str) -> str | None:
-    """Return a hint for device counts in the style of torchrun (`auto`, `gpu`) or mpirun (`-np2`)."""
-    if value in {"auto", "gpu", "cpu"}:
-        return "write a number, such as 8"
-    if re.fullmatch(r"p\d+", value):
-        return f"add a space: -np {value[1:]}"
-    return None
 
 
 class FloatRange(_Bounded):
@@ -70,11 +62,7 @@ class FloatRange(_Bounded):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if math.isnan(number):
+        if (number := _float(value)) is None:
             raise BadValue(f"{value!r} is not a number", param, ctx)
         return self.within_bounds(number, param, ctx)
 
@@ -86,14 +74,16 @@ class Seconds(_Bounded):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = duration_s(str(value).strip())
-        if seconds is None:
-            try:
-                seconds = float(value)
-            except ValueError:
-                seconds = math.nan
-        if math.isnan(seconds):
+        if seconds is None and (seconds := _float(value)) is None:
             raise BadValue(f"{value!r} is not a duration", param, ctx, "write 90 (seconds), 10m or 1h30m")
         return self.within_bounds(seconds, param, ctx)
+
+
+def _float(value: Any) -> float | None:
+    """Return the number; None for NaN and other texts."""
+    with suppress(ValueError):
+        return None if math.isnan(number := float(value)) else number
+    return None
 
 
 MAX_BYTES = 1 << 62

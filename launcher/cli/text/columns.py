@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 
@@ -228,8 +229,6 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
 
 def has_blocks(encoding: str | None) -> bool:
     """Return True if an encoding has block elements."""
-    try:
-        BLOCKS.encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
+    with suppress(UnicodeEncodeError, LookupError):
+        return bool(BLOCKS.encode(encoding or "ascii"))
+    return False

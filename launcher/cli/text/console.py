@@ -49,10 +49,7 @@ class Console:
     """An observer that shows one run. If stdout or stderr loses its reader, the run continues without it."""
 
     def __init__(self, spec: RunSpec, server_index: int | None = None, *, quiet: bool = False) -> None:
-        """Create the console of a run.
-
-        `server_index` restricts it to the ranks of one server. `quiet` shows only errors and the verdict.
-        """
+        """Create the console of a run, or of one server's ranks. `quiet` shows only errors and the verdict."""
         self._quiet = quiet
         ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
         elastic = spec.supervision.elastic
@@ -64,8 +61,7 @@ class Console:
         self.progress = Progress(len(ranks), devices)
         self.shown_dir = as_people_call_it(spec.run_dir)
         self._spec = spec
-        shape = format_of(spec, shown, sys.stdout)
-        self._shape = shape
+        self._shape = shape = format_of(spec, shown, sys.stdout)
         # In an elastic run, the ranks of one server are known only when an attempt starts.
         self._feed = feed_of(spec, shown if devices is None else (), shape, self._say_truncated)
         self._former: list[Feed] = []  # feeds of ended attempts whose last lines are not shown yet
@@ -81,8 +77,10 @@ class Console:
         self.progress.take(stamped)
         self._foot.event(stamped.event)
         match stamped.event:
-            case RankStarted() | RankEnded():
-                self._note_rank(stamped.event)
+            case RankEnded(global_rank=rank):
+                self._feed.rank_ended(rank)
+            case RankStarted() if self._shows_foot:
+                self._foot.report_start()  # ranks may end before the next tick
             case Stopping() as stopping:
                 self._say_stopping(stopping)
             case Leftovers(count=count):
@@ -100,8 +98,6 @@ class Console:
                 for line in membership_lines(event, self._spec):
                     self._report(line)
                 self._show_own_ranks(event)
-            case _:
-                pass
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
         self._interrupted = True
@@ -145,12 +141,6 @@ class Console:
         shown = self._shown_of(self._spec, ranks)
         self._feed = feed_of(self._spec, shown, self._shape, self._say_truncated, (run_dir, event.number))
 
-    def _note_rank(self, event: RankStarted | RankEnded) -> None:
-        if isinstance(event, RankEnded):
-            self._feed.rank_ended(event.global_rank)
-        elif self._shows_foot:
-            self._foot.report_start()  # ranks may end before the next tick
-
     def _say_truncated(self, global_rank: int, what: Truncation) -> None:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
 
@@ -187,10 +177,9 @@ class Console:
         if event.cause is Cause.AGENT_LOST:
             self.say("the agent process is gone; terminating the processes that it left running")
             return
-        if event.restarts and self.progress.current.verdict is not None:
-            for line in verdict_text.render(
-                self.progress.current.verdict, traceback=False, screen=screen_of(sys.stderr)
-            ):
+        verdict = self.progress.current.verdict
+        if event.restarts and verdict is not None:
+            for line in verdict_text.render(verdict, traceback=False, screen=screen_of(sys.stderr)):
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")
@@ -207,10 +196,7 @@ class Console:
             self.say("killing all ranks")
 
     def _show_lines(self, until_s: float, *, ended: bool = False) -> bool:
-        """Show new lines as fast as stdout accepts them; return whether some may be left.
-
-        If stdout has no reader, logs are not read.
-        """
+        """Show new lines as fast as stdout accepts them, none without a reader; return whether some may be left."""
         try:
             while not self._stdout.forgotten:
                 if not self._stdout.push(until_s) or time.monotonic() >= until_s:
@@ -236,8 +222,7 @@ class Console:
         if late and not self._stdout.pending:  # the reader was fast enough, but this process was delayed: try again
             late = self._show_lines(time.monotonic() + patience_s, ended=True)
         if late:
-            why = f"its reader took more than {END_PATIENCE_S:g} s"
-            self._forget_stdout(TimeoutError(errno.ETIMEDOUT, why))
+            self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"its reader took more than {END_PATIENCE_S:g} s"))
 
     def _forget_stdout(self, error: OSError) -> None:
         """Stop writing to stdout; warn unless its reader has closed it (`| head`)."""
@@ -249,13 +234,10 @@ class Console:
 def _about_ranks(observed: Slow | Hung | NotExiting) -> str:
     match observed:
         case Slow(global_rank=rank, busy_s=busy_s, median_s=median_s, steps=steps):
-            return (
-                f"warning: rank {rank} is slow: {busy_s:.3g} s of work per step over the last {steps} steps "
-                f"(median of all ranks: {median_s:.3g} s)"
-            )
+            work = f"{busy_s:.3g} s of work per step over the last {steps} steps"
+            return f"warning: rank {rank} is slow: {work} (median of all ranks: {median_s:.3g} s)"
         case Hung(global_ranks=ranks, seconds=seconds):
             return f"{verdict_text.rank_list(ranks)}: no progress for {seconds:.0f} s; collecting stacks"
         case NotExiting(global_rank=rank, what=what, grace_s=grace_s):
-            return (
-                f"rank {rank} failed but does not exit: {one_line(what)}; the run ends in {grace_s:g} s unless it exits"
-            )
+            end = f"the run ends in {grace_s:g} s unless it exits"
+            return f"rank {rank} failed but does not exit: {one_line(what)}; {end}"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TextIO
 
-from launcher.cli.text.line_style import LineStyle
+import click
+
 from launcher.cli.text.log_prefix import Prefixes
-from launcher.cli.text.style import screen_of
+from launcher.cli.text.style import ERROR, MATCH, WARNING, Look, screen_of
 from launcher.core.frozen import frozen
 from launcher.logs.collapse import Shown
+from launcher.logs.levels import LEVEL_CHARS, LEVELS, level_at
 from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_marks
 from launcher.logs.select import Matcher
 from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
@@ -24,8 +28,6 @@ NEWLINE = "\n"
 
 @frozen
 class LineOptions:
-    """The options for the format of log lines."""
-
     prefix: str | None = None  # a template; None: the rank, if there are several
     timestamps: bool = False  # add the time to the prefix
     as_json: bool = False
@@ -58,7 +60,6 @@ class Format:
 
     @property
     def redraws(self) -> bool:
-        """Whether a row of the terminal may be redrawn."""
         return self._for_people and not self.as_json
 
     def prefix(self, global_rank: int) -> str:
@@ -70,14 +71,10 @@ class Format:
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown]) -> bytes:
-        """Format lines as bytes."""
         return self.encoded("".join(map(self._as_text, lines)))
 
     def block(self, global_rank: int, block: bytes) -> bytes:
-        """Format unparsed lines of one rank, without times in their prefix.
-
-        A block is complete lines, or a piece of a line that continues in this rank's next block.
-        """
+        """Format unparsed lines of one rank, without times: complete lines, or a piece that the next block continues."""
         if block.endswith(OVERWRITES):  # the next text overwrites this line
             if self._beginnings is not None:
                 self._beginnings.forget(global_rank)
@@ -86,11 +83,11 @@ class Format:
             return b""
         if self._begun is None and block.endswith(b"\n"):
             return self._complete_lines(global_rank, block)
-        goes_on = self._begun == (global_rank, -1)
-        before = b"" if goes_on else self.end()
-        text = self._complete_lines(global_rank, block).removeprefix(
-            self.encoded(self.prefix(global_rank)) if goes_on else b""
-        )
+        before, text = b"", self._complete_lines(global_rank, block)
+        if self._begun == (global_rank, -1):
+            text = text.removeprefix(self.encoded(self.prefix(global_rank)))
+        else:
+            before = self.end()
         self._begun = (global_rank, -1) if self._continues(block, ends=block.endswith(b"\n")) else None
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
@@ -114,7 +111,6 @@ class Format:
         return b"".join((before, memoryview(text)[: len(text) - len(before)]))
 
     def error(self, error: Folded) -> bytes:
-        """Format an error as a line of JSON."""
         found = error.traceback
         fields = {"type": found.type, "message": found.message, "where": found.where, "text": found.text}
         return self.encoded(json.dumps({"global_ranks": list(error.ranks), **fields}) + "\n")
@@ -130,12 +126,12 @@ class Format:
 
     def _line(self, line: Line | Shown) -> str:
         if isinstance(line, Shown):
-            return f"{self._prefixes.painted(line.ranks[0], line.prefix) if len(line.ranks) == 1 else line.prefix}{self.safe(line.text)}\n"
+            prefix = self._prefixes.painted(line.ranks[0], line.prefix) if len(line.ranks) == 1 else line.prefix
+            return f"{prefix}{self.safe(line.text)}\n"
         if self._begun is None and line.ends:  # nearly every line
             return f"{self._prefixes.of_line(line)}{self.safe(self._shown(line))}\n"
-        before = (
-            "" if self._begun == (line.global_rank, line.offset) else f"{self._end()}{self._prefixes.of_line(line)}"
-        )
+        goes_on = self._begun == (line.global_rank, line.offset)
+        before = "" if goes_on else f"{self._end()}{self._prefixes.of_line(line)}"
         is_begun = self._continues(line.raw, ends=line.ends)
         self._begun = (line.global_rank, line.offset + len(line.raw)) if is_begun else None
         return f"{before}{self.safe(self._shown(line))}{'' if is_begun else NEWLINE}"
@@ -186,7 +182,6 @@ class Beginnings:
         return None if goes_on else replace(line, raw=_cut(line.raw))
 
     def forget(self, global_rank: int) -> None:
-        """Forget this rank's line after its beginning was overwritten."""
         self._goes_on.discard(global_rank)
 
     def of_block(self, global_rank: int, block: bytes) -> bytes:
@@ -211,3 +206,78 @@ def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
 def _cut(raw: bytes) -> bytes:
     beginning = raw[: 4 * KEPT_CHARS].decode(errors="replace")[:KEPT_CHARS]
     return f"{beginning}{MARK}".encode()
+
+
+# Parts of the names of levels from WARNING up, in lower case. A fast check, since most lines contain none of them.
+_GRAVE = ("warn", "err", "crit", "fatal", "terminate called")
+_GLOG = re.compile(r"[WEFC]\d{3}")
+
+Span = tuple[int, int, Look]
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
+
+_RESET = "\x1b[0m"
+
+
+class LineStyle:
+    """A function that colours log lines."""
+
+    def __init__(self, matchers: Sequence[Matcher] = ()) -> None:
+        self._matchers = matchers
+
+    def __call__(self, text: str) -> str:
+        """Return a printable line with colours. Raises UsageError if a regular expression takes too long."""
+        plain = without_colours(text) if "\x1b" in text else text
+        marks = list(_joined(span for matcher in self._matchers for span in matcher.spans(plain)))
+        # A line that has colours keeps them.
+        found = level_at(plain) if plain is text and _may_be_grave(plain[:LEVEL_CHARS]) else None
+        if found is not None and found[0] >= LEVELS["WARNING"]:
+            level, start, end = found
+            if not any(begin < end and start < stop for begin, stop, _ in marks):
+                marks.append((start, end, ERROR if level >= LEVELS["ERROR"] else WARNING))
+                marks.sort(key=itemgetter(0))
+        return painted(text, marks) if marks else text
+
+
+def _may_be_grave(beginning: str) -> bool:
+    lowered = beginning.lower()
+    return any(word in lowered for word in _GRAVE) or _GLOG.search(beginning) is not None
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[Span]:
+    """Merge overlapping spans, and yield them in order."""
+    start = end = 0
+    for begin, stop in sorted(spans):
+        if begin > end:
+            yield from [(start, end, MATCH)] * (end > start)
+            start = begin
+        end = max(end, stop)
+    yield from [(start, end, MATCH)] * (end > start)
+
+
+def painted(text: str, spans: Sequence[Span]) -> str:
+    """Return `text` with each span in its colours.
+
+    Spans are ascending and disjoint; their positions do not count escape sequences in `text`. The text's own colours are
+    suspended within a span.
+    """
+    parts, own, begin = [], "", 0
+    left = list(reversed(spans))
+    for number, piece in enumerate(_COLOUR.split(text)):
+        if number % 2:
+            own = "" if piece in {_RESET, "\x1b[m"} else own + piece
+            parts.append(piece)
+            continue
+        at, behind = begin, begin + len(piece)
+        while left and left[-1][0] < behind:
+            start, stop, look = left[-1]
+            start, end = max(start, at), min(stop, behind)
+            parts += [piece[at - begin : start - begin], _RESET if own else ""]
+            parts += [click.style(piece[start - begin : end - begin], **look), own]
+            at = end
+            if stop > behind:
+                break
+            left.pop()
+        parts.append(piece[at - begin :])
+        begin = behind
+    return "".join(parts)

@@ -15,8 +15,6 @@ PLACE_FIELDS = frozenset({"local_rank", "server", "device"})
 
 
 class Prefixes:
-    """The prefixes of log lines, made from a template with the rank, its server and device, and the time."""
-
     def __init__(
         self, template: str, screen: Screen, places: Collection[RankPlace],
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
@@ -48,11 +46,9 @@ class Prefixes:
         return self.painted(line.global_rank, self._template.format(**fields, time=time))
 
     def painted(self, global_rank: int, text: str) -> str:
-        """Return `text` in the rank's colour."""
         return self._screen.paint(text, OF_RANKS[global_rank % len(OF_RANKS)])
 
     def _fields_in(self, attempt: int | None) -> Mapping[int, Fields]:
-        """Return the fields of prefixes in an attempt, by global rank."""
         if self._places_of is None:
             return self._fields
         places = self._places_of(attempt)
@@ -78,7 +74,6 @@ def shows_rank(template: str) -> bool:
 
 
 def _prefix_fields(places: Collection[RankPlace]) -> Mapping[int, Fields]:
-    """Return the fields of prefixes by global rank, except the time."""
     ordered = sorted(places, key=lambda each: each.global_rank, reverse=True)
     first_of = {place.server_index: place.global_rank for place in ordered}
     return {

@@ -38,7 +38,6 @@ INTERRUPTED_PATIENCE_S = 1.0
 
 
 def truncated(log: Path, truncation: Truncation) -> str:
-    """Return the warning about a truncated log."""
     unread = f", {truncation.unread_bytes} of them unread" if truncation.unread_bytes else ""
     return f"warning: {log} was truncated while it was read: {truncation.lost_bytes} bytes are lost{unread}"
 

@@ -31,8 +31,6 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
         case Joined(server=server, pause_s=pause_s):
             pause = f"; the run may restart to use it in {duration(pause_s)}" if pause_s else ""
             yield f"server {printable(server)} has joined{pause}"
-        case _:
-            pass
 
 
 def attempt_text(number: int, allotment: DeviceAssignment, servers: Sequence[Server]) -> str:
@@ -56,5 +54,4 @@ def change_text(change: Change) -> str:
 
 
 def _names(devices: Sequence[int], servers: Sequence[Server]) -> str:
-    """Return the names of these devices, shortened to fit on a line."""
     return printable(some_of([device_name(device, servers) for device in devices], SHOWN))

@@ -13,9 +13,7 @@ from launcher.logs.terminal import escaped
 def put(name: str, content: bytes, *, hint: str) -> None:
     """Write a file, following symbolic links.
 
-    Raises:
-        UsageError: `name` is a directory, a device or similar; the error has `hint`.
-        UnreadableError: the file cannot be written.
+    Raises UsageError with `hint` if `name` is a directory, a device or similar, and UnreadableError if writing fails.
     """
     shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
     if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's methods may raise

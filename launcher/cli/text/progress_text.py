@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -43,7 +44,6 @@ class ProgressText:
         self.forget()
 
     def forget(self) -> None:
-        """Reset the state for a new attempt."""
         self._next_s = self._next_survey_s = 0.0
         self._figures = RankFigures()
         self._lead: int | None = None
@@ -79,14 +79,18 @@ class ProgressText:
         return ", ".join(self.parts().values())
 
     def parts(self) -> dict[str, str]:
-        """Return the parts of the text by name, in display order."""
         figures = self._figures
         end = "" if figures.last_step is None else f" of {figures.last_step}"
         epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
         step = None if figures.step is None else f"{self._unit} {figures.step}{end}"
         left_s = self._left_s()
-        silence, silent = self._silence(), self._silent()
-        lags_for_silence = self._lagging is not None and self._lagging[0] in self.silences.silent_s
+        sign_age_s = -math.inf if self._sign_s is None else time.monotonic() - self._sign_s
+        silent_s = self.silences.silent_s  # of ranks that are silent while others write
+        silence = f"silent for {duration(sign_age_s)}" if sign_age_s >= ALL_SILENT_FROM_S else ""
+        silent = ""
+        if silent_s and not silence and not self.silences.all_are_silent:
+            silent = f"{rank_list(silent_s)} silent for {duration(max(silent_s.values()))}"
+        lags_for_silence = self._lagging is not None and self._lagging[0] in silent_s
         parts = {
             "step": ", ".join(filter(None, (epoch, step))),
             "refused": GIVEN_UP if self._reader.refused is not None else "",
@@ -95,7 +99,7 @@ class ProgressText:
             "left": "" if left_s is None else f"{duration(left_s)} left",
             "lag": "" if lags_for_silence else self._lag,
             "silence": silence,
-            "silent": "" if silence else silent,
+            "silent": silent,
         }
         return {name: text for name, text in parts.items() if text}
 
@@ -126,7 +130,11 @@ class ProgressText:
             self._noticed_s = time.monotonic()
         self._figures = figures
         if figures.step is not None:
-            if self._first is None or _begins_anew(self._last, figures):
+            last = self._last  # the step count may restart, as sample counts do with each epoch
+            falls = last.step is not None and figures.step < last.step
+            goes_back = figures.epoch is not None and last.epoch is not None and figures.epoch < last.epoch
+            begins_anew = falls or goes_back or (figures.counts_samples and figures.epoch != last.epoch)
+            if self._first is None or begins_anew:
                 self._first = (figures.step, self._time_ns)
             self._last = figures
 
@@ -139,23 +147,16 @@ class ProgressText:
             self._note(looks[self._lead])
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
-        if self._on_terminal:  # otherwise each update would be a separate line
-            started_ns = {rank: start.time_ns for rank, start in starts.items()}
-            self._notice_signs({rank: each for rank, each in looks.items() if rank not in ended}, started_ns, now_s)
-            self._notice_lag(looks)
-
-    def _notice_signs(self, looks: Mapping[int, RankFigures], started_ns: Mapping[int, int], now_s: float) -> None:
-        beats_ns = {rank: None if each.heartbeat is None else each.heartbeat.time_ns for rank, each in looks.items()}
-        self.silences = self._silence_reader.look(beats_ns, started_ns)
+        if not self._on_terminal:  # each update would be a separate line
+            return
+        beats = {rank: each.heartbeat for rank, each in looks.items() if rank not in ended}
+        beats_ns = {rank: None if beat is None else beat.time_ns for rank, beat in beats.items()}
+        self.silences = self._silence_reader.look(beats_ns, {rank: start.time_ns for rank, start in starts.items()})
         signs: list[object] = [*filter(None, beats_ns.values()), *self.silences.logs]
         if signs and signs != self._signs:
             self._sign_s = now_s
         self._signs = signs
-
-    def _notice_lag(self, looks: Mapping[int, RankFigures]) -> None:
-        for rank, each in looks.items():
-            if each != self._seen.get(rank):
-                self._changes[rank] += 1
+        self._changes.update(rank for rank, each in looks.items() if each != self._seen.get(rank))
         self._seen = looks
         before, self._lagging = self._lagging, self._lagging_of(looks)
         stays = before is not None and self._lagging is not None and before[0] == self._lagging[0]
@@ -180,19 +181,6 @@ class ProgressText:
             return lowest, f"epoch {epoch:g}, {self._unit} {step}"
         behind = highest[1] - step
         return (lowest, f"{self._unit} {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
-
-    def _silence(self) -> str:
-        if self._sign_s is None:
-            return ""
-        silent_s = time.monotonic() - self._sign_s
-        return f"silent for {duration(silent_s)}" if silent_s >= ALL_SILENT_FROM_S else ""
-
-    def _silent(self) -> str:
-        """Describe the ranks that have been silent for unusually long while others write."""
-        silent_s = self.silences.silent_s
-        if not silent_s or self.silences.all_are_silent:
-            return ""
-        return f"{rank_list(silent_s)} silent for {duration(max(silent_s.values()))}"
 
     def _pace(self) -> float | None:
         """Return the steps per second since the first step seen; None if too little is known.
@@ -219,13 +207,6 @@ class ProgressText:
             return None
         left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
         return left_s if left_s > 0 else None  # the current step takes longer than expected
-
-
-def _begins_anew(before: RankFigures, now: RankFigures) -> bool:
-    """Return True if the step count restarted between `before` and `now`, as sample counts do with each epoch."""
-    falls = now.step is not None and before.step is not None and now.step < before.step
-    goes_back = now.epoch is not None and before.epoch is not None and now.epoch < before.epoch
-    return falls or goes_back or (now.counts_samples and now.epoch != before.epoch)
 
 
 def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from launcher.core.frozen import frozen
@@ -30,12 +31,10 @@ def span(values: Sequence[Any], text: Callable[[Any], str]) -> str:
 
 
 def most(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Format the largest value."""
     return text(max((value for value in values if value is not None), default=None))
 
 
 def same(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Format the common value; "-" if values differ."""
     return text(values[0]) if len(set(values)) == 1 else UNKNOWN
 
 
@@ -47,8 +46,6 @@ def listed(values: Sequence[Any], text: Callable[[Any], str]) -> str:
 
 @frozen
 class Column(Generic[T]):
-    """A column of a table of ranks."""
-
     name: str
     value: Callable[[T], Any]  # of a rank, also for sorting; None if unknown
     text: Callable[[Any], str] = str
@@ -102,20 +99,15 @@ def age_s(time_ns: int | None, looked_ns: int) -> float | None:
 
 def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
     """Sort groups by the smallest value in a column, or in reverse by the largest; unknown values come last."""
-    keys: list[tuple[Any, tuple[T, ...]]] = []
-    unknown: list[tuple[T, ...]] = []
+    keyed: list[tuple[Any, tuple[T, ...]]] = []
     for group in groups:
         values = [value for row in group if (value := column.value(row)) is not None and value == value]  # noqa: PLR0124 - NaN
-        if values:
-            keys.append((max(values) if reverse else min(values), group))
-        else:
-            unknown.append(group)
-    keys.sort(key=lambda each: each[0], reverse=reverse)
-    return [group for _, group in keys] + unknown
+        keyed.append(((max if reverse else min)(values, default=None), group))
+    known = sorted((each for each in keyed if each[0] is not None), key=itemgetter(0), reverse=reverse)
+    return [group for _, group in known] + [group for key, group in keyed if key is None]
 
 
 def cells(group: Collection[T], columns: Iterable[Column[T]]) -> tuple[str, ...]:
-    """Return the cells of a group's row."""
     texts = []
     for column in columns:
         values = [column.value(row) for row in group]

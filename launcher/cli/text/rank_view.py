@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
+import sys
+import termios
+import time
+import tty
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from launcher.cli.text.columns import Painters, cut_off, fitted
-from launcher.cli.text.keys import DOWN, END, HOME, PAGE_DOWN, PAGE_UP, UP
 from launcher.cli.text.rank_rows import Column, cells, grouped, in_order
 
 T = TypeVar("T")
@@ -38,7 +45,6 @@ class RankView:
     is_grouped: bool = False  # rows are groups
 
     def press(self, key: str, column_count: int) -> None:
-        """Handle a key; unknown keys do nothing."""
         moves = {UP: -1, DOWN: 1, PAGE_UP: -self.page, PAGE_DOWN: self.page, HOME: -self.total, END: self.total}
         if self.helps or key == "?":
             self.helps = not self.helps
@@ -83,9 +89,7 @@ class RankView:
 
     def foot(self, columns: Sequence[Column[T]], width: int) -> str:
         """Return a line with the visible rows and the main keys, cut to `width`."""
-        order = (
-            "" if self.sorted_by is None else f": {columns[self.sorted_by].name}{', reversed' if self.reverse else ''}"
-        )
+        order = "" if self.sorted_by is None else f": {columns[self.sorted_by].name}{', reversed' * self.reverse}"
         last = min(self.total, self.first + self.page)
         what = "groups" if self.is_grouped else "rows"
         part = f"{what} {self.first + 1}-{last} of {self.total}" if last - self.first < self.total else ""
@@ -94,7 +98,50 @@ class RankView:
 
     @staticmethod
     def help_lines(width: int) -> Iterator[str]:
-        """Yield the help for each key."""
         column = max(len(keys) for keys, _ in HELP)
         for keys, what in HELP:
             yield cut_off(f"{keys.ljust(column)}  {what}", width)
+
+
+UP, DOWN, PAGE_UP, PAGE_DOWN, HOME, END, QUIT = "up", "down", "page up", "page down", "home", "end", "quit"
+_NAMES = {
+    b"\x1b[A": UP, b"\x1bOA": UP, b"k": UP, b"\x1b[B": DOWN, b"\x1bOB": DOWN, b"j": DOWN, b"\x1b[5~": PAGE_UP, b"b": PAGE_UP,
+    b"\x1b[6~": PAGE_DOWN, b" ": PAGE_DOWN, b"\x1b[H": HOME, b"\x1bOH": HOME, b"\x1b[1~": HOME, b"\x1b[F": END,
+    b"\x1bOF": END, b"\x1b[4~": END, b"q": QUIT, b"Q": QUIT, b"\x04": QUIT,
+}  # fmt: skip
+_KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|.", re.DOTALL)
+
+
+@contextmanager
+def keys_of_terminal() -> Iterator[int | None]:
+    """Switch the terminal on stdin to unbuffered input and yield its descriptor; yield None if there is no terminal."""
+    if not sys.stdin or not sys.stdin.isatty():
+        yield None
+        return
+    descriptor = sys.stdin.fileno()
+    former = termios.tcgetattr(descriptor)
+    try:
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, former)
+
+
+def pressed(descriptor: int | None, wait_s: float) -> list[str]:
+    """Wait up to `wait_s` seconds for input and return the pressed keys; `QUIT` if the terminal is gone."""
+    if descriptor is None:
+        time.sleep(wait_s)
+        return []
+    if not select.select([descriptor], [], [], max(0.0, wait_s))[0]:
+        return []
+    typed = os.read(descriptor, 256)
+    return keys_in(typed) if typed else [QUIT]
+
+
+def keys_in(typed: bytes) -> list[str]:
+    r"""Decode the bytes from a terminal to keys: characters, or names of special keys.
+
+    >>> keys_in(b"s\x1b[B?")
+    ['s', 'down', '?']
+    """
+    return [_NAMES.get(key) or key.decode("latin-1") for key in _KEY.findall(typed)]

@@ -50,10 +50,7 @@ ENDING_SHOWN_AFTER_S = 1.0  # most processes end within this time
 
 
 class PartialLines:
-    """Partial lines of ranks, such as progress bars and prompts, drawn in one row.
-
-    Nothing is shown if `stream` is not a terminal. Close it at the end to clear the row.
-    """
+    """Partial lines of ranks, such as progress bars, drawn in one row of a terminal. Close it at the end to clear the row."""
 
     def __init__(
         self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], object] = lambda: None
@@ -69,7 +66,6 @@ class PartialLines:
 
     @property
     def wanted(self) -> bool:
-        """Whether `show` can draw anything."""
         return self._row is not None
 
     def show(self, begun: Mapping[int, PartialLine]) -> bool:
@@ -104,17 +100,14 @@ class PartialLines:
         if len(said) == 1:
             [(global_rank, text)] = said.items()
             return f"{self._format.prefix(global_rank)}{text}".replace("\n", " ")
-        return BETWEEN.join(_folded(said))
-
-
-def _folded(said: Mapping[int, str]) -> list[str]:
-    """Group ranks with similar lines; return each line with its ranks. Progress bars are removed, since they differ first."""
-    kinds = Kinds()
-    alike: dict[str, list[Alike]] = {}
-    for global_rank, text in said.items():
-        line = Alike(Line(global_rank, 0, BAR.sub(" ", text.strip()).encode(errors="replace")), kinds)
-        alike.setdefault(line.kind.words, []).append(line)
-    return [f"[{ranges([each.global_rank for each in lines])}] {folded(lines)}" for lines in alike.values()]
+        kinds = Kinds()
+        alike: dict[str, list[Alike]] = {}
+        for global_rank, text in said.items():  # without progress bars, since they differ first
+            line = Alike(Line(global_rank, 0, BAR.sub(" ", text.strip()).encode(errors="replace")), kinds)
+            alike.setdefault(line.kind.words, []).append(line)
+        return BETWEEN.join(
+            f"[{ranges([each.global_rank for each in lines])}] {folded(lines)}" for lines in alike.values()
+        )
 
 
 class RunStatusLine:
@@ -143,7 +136,6 @@ class RunStatusLine:
 
     @property
     def wants_lines(self) -> bool:
-        """Whether partial lines of ranks would be shown now."""
         return self._partial.wanted and self._progress.current.ending.stopping is None
 
     def without_steps(self, text: bytes) -> bytes:
@@ -153,7 +145,6 @@ class RunStatusLine:
         return self._measured.without_steps(text, self._progress.current.starts)
 
     def event(self, event: Event) -> None:
-        """Update the status for an event."""
         now_s = time.monotonic()
         match event:
             case Awaiting(server_ids=missing):
@@ -176,8 +167,6 @@ class RunStatusLine:
                 self._print_after_s = 0.0
                 if self._measured is not None:
                     self._measured.forget()
-            case _:
-                pass
 
     def _do(self, what: str, already_s: float = 0.0) -> None:
         """Set the phase before ranks run, and how long it has already taken."""
@@ -186,7 +175,9 @@ class RunStatusLine:
     def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
         """Draw the partial lines `begun` by global rank, or the state of the run; nothing if all ranks are `killed`."""
         attempt = self._progress.current
-        self._look()
+        all_run = len(attempt.starts) == self._progress.rank_count and attempt.running
+        if self._measured is not None and self._status.on_terminal and all_run and attempt.ending.stopping is None:
+            self._measured.look(attempt.starts, attempt.exits)  # even if partial lines hide the status
         unended = {rank: line for rank, line in begun.items() if rank not in attempt.exits}
         if self._partial.show(unended) and self._status.on_terminal:
             return
@@ -215,14 +206,6 @@ class RunStatusLine:
         if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
             self._print(self._started_text())
 
-    def _look(self) -> None:
-        """Update progress and silent ranks while all ranks run, even if partial lines hide the status."""
-        attempt = self._progress.current
-        all_started = len(attempt.starts) == self._progress.rank_count
-        goes_on = all_started and attempt.running and attempt.ending.stopping is None
-        if self._measured is not None and self._status.on_terminal and goes_on:
-            self._measured.look(attempt.starts, attempt.exits)
-
     def hint(self) -> tuple[str, ...]:
         """Return lines about ranks that have been silent for unusually long; only once per run."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
@@ -236,7 +219,6 @@ class RunStatusLine:
         return max(self._partial.erase(), self._status.erase())
 
     def _text(self) -> str:
-        """Return the state of the run; "" if there is nothing to show."""
         progress, attempt = self._progress, self._progress.current
         if attempt.ending.stopping is not None or attempt.ending.leftovers:
             return self._ending_text()
@@ -277,10 +259,8 @@ class RunStatusLine:
         return f"attempt {number}: {ranks} started" if number else f"{ranks} started in {self._shown_dir}"
 
     def _live_text(self, ranks: str) -> str:
-        """Return the status for a terminal: ranks, elapsed time and progress, as much as fits."""
-        attempt, parts = self._progress.current, dict[str, str]()
-        if self._measured is not None:
-            parts = self._measured.parts()
+        attempt = self._progress.current
+        parts = {} if self._measured is None else self._measured.parts()
         if not parts.keys() - {"silence"} and not attempt.number:
             parts["where"] = str(self._shown_dir)
         elif attempt.slow and "lag" not in parts:

@@ -80,7 +80,6 @@ def culprit(state: RunState) -> str:
 
 
 def not_exiting(state: RunState) -> list[NotExiting]:
-    """Return the failed ranks of an active run that do not exit."""
     return list(state.progress.current.not_exiting.values()) if state.state.going_on else []
 
 

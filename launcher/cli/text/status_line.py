@@ -52,8 +52,11 @@ class StatusLine:
         """
         text, why = without_colours(text), without_colours(why)
         width = self.width
-        if (not self._is_settled(width) and self.visible) or self._is_in_background():
+        if not self._is_settled(width) and self.visible:
             return
+        with suppress(OSError):  # not this session's terminal
+            if os.tcgetpgrp(self._stream.fileno()) != os.getpgrp():
+                return  # another job, such as the shell, is in the foreground
         room = width - columns_of(text)
         if columns_of(why) > room:
             why = f"{cut_to(why, room - len(CUT))}{CUT}" if room > MIN_WHY_COLUMNS else ""
@@ -74,18 +77,8 @@ class StatusLine:
             return ""
         return erasure
 
-    def _is_in_background(self) -> bool:
-        """Return True if another job, such as the shell, is in the foreground of the terminal."""
-        try:
-            return os.tcgetpgrp(self._stream.fileno()) != os.getpgrp()
-        except OSError:  # not this session's terminal
-            return False
-
     def _is_settled(self, width: int) -> bool:
-        """Return True if the terminal's width has been stable for SETTLED_AFTER_S.
-
-        While a window is resized, a terminal may report an outdated width (tmux does for 0.25 s).
-        """
+        """Return True if the terminal's width is stable: during a resize, tmux reports an outdated width for 0.25 s."""
         if width != self._columns:
             self._resized_s = -math.inf if self._columns is None else time.monotonic()
             self._columns = width

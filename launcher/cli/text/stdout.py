@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def is_pipe(stream: TextIO) -> bool:
-    """Return True if a stream is a pipe or a socket."""
     with suppress(OSError, ValueError):
         mode = os.fstat(stream.fileno()).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
@@ -47,12 +46,9 @@ class StreamWriter:
         self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
-        """Write the pending bytes, and return whether all were written.
+        """Write the pending bytes, and return whether all were written. Raises OSError if the stream cannot be written.
 
         Blocks until `until_s` at most, on the monotonic clock; it may be infinite.
-
-        Raises:
-            OSError: the stream cannot be written.
         """
         # A ready pipe accepts PIPE_BUF bytes without blocking; without a time limit, blocking is allowed.
         limit_bytes = None if math.isinf(until_s) else select.PIPE_BUF
@@ -76,11 +72,7 @@ class StreamWriter:
 
 
 def write_out(text: str) -> None:
-    """Write to stdout, and block until all is written. A closed reader is not an error.
-
-    Raises:
-        OSError: stdout cannot be written.
-    """
+    """Write to stdout, and block until all is written. Raises OSError if that fails, except for a closed reader."""
     stdout = StreamWriter(sys.stdout)
     stdout.put_bytes(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
     try:

@@ -15,8 +15,6 @@ from launcher.core.frozen import frozen
 
 
 class Look(TypedDict, total=False):
-    """Colours and weight of a text, as arguments of `click.style`."""
-
     fg: str
     bg: str
     bold: bool
@@ -36,9 +34,8 @@ _SOURCES = ("cyan", "green", "magenta", "blue")
 OF_RANKS = (*(Look(fg=colour) for colour in _SOURCES), *(Look(fg=colour, bold=True) for colour in _SOURCES))
 
 _MESSAGE = re.compile(r"^(?:(error)|(warning)|hint|note):(?= )", re.MULTILINE)
-_QUOTING = re.compile(
-    r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| |# )"
-)  # an excerpt or a shell comment, except hints within it
+# An excerpt or a shell comment, except hints within it.
+_QUOTING = re.compile(r"(?! +(?:error|warning|hint|note): )(?:\s|\d+ \| |# )")
 _COMMAND = re.compile(r"\s*`[^`]+`\S*|\s*\S+")  # a command in backticks, or a word
 _INDENT = re.compile(r" *(?:\| +)?")  # including the margin of quotations
 _ENDED_BADLY = re.compile(r"exit code (?!0$)|SIG(?!TERM)|signal \d")
@@ -50,8 +47,6 @@ _STATES: Mapping[str, Look] = {
 
 @frozen
 class Screen:
-    """The capabilities of a stream: colours, and the width of a terminal."""
-
     coloured: bool = False
     columns: int | None = None
 
@@ -60,12 +55,11 @@ class Screen:
 
     def message(self, text: str) -> str:
         """Return a message for stderr with coloured labels (`error:`, `hint:`), wrapped as in `prose`."""
-        text = self.prose(text)
-        if not self.coloured:
-            return text
-        return _MESSAGE.sub(
-            lambda kind: self.paint(kind[0], ERROR if kind[1] else WARNING if kind[2] else ACTIVE), text
-        )
+
+        def label(kind: re.Match[str]) -> str:
+            return self.paint(kind[0], ERROR if kind[1] else WARNING if kind[2] else ACTIVE)
+
+        return _MESSAGE.sub(label, self.prose(text))
 
     def prose(self, text: str) -> str:
         """Wrap lines of text at the terminal's width; excerpts are left as they are."""
@@ -92,11 +86,8 @@ class Screen:
         return "\n".join(lines)
 
     def state(self, text: str) -> str:
-        """Colour the state of a run or rank, or the exit status of a process."""
-        badly = _ENDED_BADLY.match(text) is not None
-        return self.paint(
-            text, ERROR if badly else WARNING if text.endswith((", slow", ", silent")) else _STATES.get(text, Look())
-        )
+        look = WARNING if text.endswith((", slow", ", silent")) else _STATES.get(text, Look())
+        return self.paint(text, ERROR if _ENDED_BADLY.match(text) else look)
 
     def description(self, text: str) -> str:
         """Colour the state at the beginning of a text such as "failed after 12 s"."""
@@ -117,14 +108,12 @@ def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
 
     Colours are used as `wanted` (--color), else as NO_COLOR or FORCE_COLOR says, else on a terminal.
     """
-    is_terminal = stream.isatty()
     if wanted is None:
-        wanted = not os.environ.get("NO_COLOR") and (
-            takes_escapes(stream) or os.environ.get("FORCE_COLOR", "") not in {"", "0"}
-        )
+        is_forced = os.environ.get("FORCE_COLOR", "") not in {"", "0"}
+        wanted = not os.environ.get("NO_COLOR") and (is_forced or takes_escapes(stream))
     columns = None
     with suppress(OSError, ValueError):
-        if is_terminal:  # the width of this stream, not of stdout
+        if stream.isatty():  # the width of this stream, not of stdout
             said = os.environ.get("COLUMNS", "")
             columns = int(said) if said.isdecimal() else 0
             columns = columns or os.get_terminal_size(stream.fileno()).columns or None

@@ -36,10 +36,9 @@ _BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in 
 def render(
     progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None, screen: Screen = PLAIN
 ) -> Iterator[str]:
-    """Yield the lines for stderr.
+    """Yield the lines for stderr, whose capabilities are `screen`.
 
     `shown_dir` is the run directory for display. `server_index` is the server if `progress` covers only its ranks.
-    `screen` are the capabilities of stderr.
     """
     attempt, ending = progress.current, progress.current.ending
     if not progress.ended:  # the console failed
@@ -52,7 +51,10 @@ def render(
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
     elif ending.cause is Cause.STOPPED:
-        yield from _stopped(progress, spec, shown_dir)
+        stopping = ending.stopping  # the request may have come from another server
+        by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
+        yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+        yield from _going_on(spec)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
     elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # on the launchers of other servers
@@ -80,7 +82,6 @@ def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterat
 
 
 def start_failure(event: NotBegun) -> Iterator[str]:
-    """Yield the error and hint of a run that could not start."""
     yield from (printable(line) for line in f"error: {event.message}".split("\n"))
     if event.hint is not None:
         yield f"hint: {printable(event.hint)}"
@@ -104,14 +105,6 @@ def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
         yield f"hint: raise the limit on open files with `ulimit -n`; it is {limit}"
 
 
-def _stopped(progress: Progress, spec: RunSpec, shown_dir: Path) -> Iterator[str]:
-    # The stop request may have come from another server.
-    stopping = progress.current.ending.stopping
-    by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-    yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-    yield from _going_on(spec)
-
-
 def _going_on(spec: RunSpec) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
         from launcher.cli.text.saved_text import going_on  # only for runs with checkpoints
@@ -130,11 +123,7 @@ def shows_traceback(verdict: Verdict) -> bool:
 
 
 def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
-    """Return the culprit's last log lines of the current attempt. Safe to show.
-
-    Raises:
-        OSError: the log is missing or unreadable.
-    """
+    """Return the culprit's last log lines of the current attempt. Safe to show. Raises OSError if it cannot be read."""
     start = progress.current.starts.get(culprit)
     if start is None and progress.current.number > 0:
         return []  # it did not run in this attempt, so the log is older
@@ -184,7 +173,7 @@ def _failure(
         who = "the ranks" if culprit is None else "the others"
         if server_index is not None:
             who = "the others on this server" if culprit_here else "ranks on this server"
-        yield f"{who}: {_how_ended(progress, without=None if culprit is None else progress.current.exits.get(culprit))}"
+        yield f"{who}: {_how_ended(progress, without=culprit)}"
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
@@ -226,18 +215,13 @@ def _place(global_rank: int, progress: Progress, spec: RunSpec, *, is_here: bool
 def _log_of(
     culprit: int, verdict: Verdict, progress: Progress, spec: RunSpec, shown_dir: Path, *, is_here: bool
 ) -> Iterator[str]:
-    """Yield the path of the culprit's log, and its last lines unless the verdict has a traceback.
-
-    `is_here`: the rank ran on this server.
-    """
     run_dir = RunDir(spec.run_dir)
     if not is_here and not run_dir.train_log(culprit).exists():
         yield remote_log(culprit, spec.ranks[0].server_id)
         return
     words = f"log of rank {culprit}: {RunDir(shown_dir).train_log(culprit)}"
-    is_known = (
-        is_here or not progress.current.number
-    )  # only the rank's server knows where the attempt starts in the log
+    # Only the rank's server knows where the attempt starts in the log.
+    is_known = is_here or not progress.current.number
     if shows_traceback(verdict) or not is_known:
         yield words
         return
@@ -251,7 +235,7 @@ def _log_of(
     yield from quoted(lines)
 
 
-def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
+def _how_ended(progress: Progress, *, without: int | None = None) -> str:
     """Count how ranks ended: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
     attempt, grace = progress.current, ""
     stopping, passed_s = attempt.ending.stopping, attempt.ending.grace_passed_s
@@ -263,8 +247,8 @@ def _how_ended(progress: Progress, *, without: RankExit | None = None) -> str:
         else:
             grace = " immediately"
     counts: Counter[str] = Counter()
-    for ended in attempt.exits.values():
-        if ended is not without:
+    for rank, ended in attempt.exits.items():
+        if rank != without:
             by = "by" if ended.status < 0 else "with"
             way = "not started" if ended.reason is not None else f"{by} {describe_exit(ended)}"
             counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1

@@ -100,9 +100,17 @@ def headline(verdict: Verdict) -> str:
         return shortened(f"MindSpore's scheduler: {one_line(verdict.scheduler)}")
     if verdict.signalled is not None:
         return shortened(_what(verdict.signalled))
+    return shortened(_loss(verdict))
+
+
+def _loss(verdict: Verdict) -> str:
+    if verdict.stood_still_s is not None and not verdict.apart:
+        return f"the launcher's machine stalled for {verdict.stood_still_s:.0f} s, so its servers gave up on it"
+    if verdict.servers and not verdict.apart:
+        return f"servers {listed(verdict.servers)} were lost"
     if not verdict.apart:
-        return shortened(_loss(verdict))
-    return shortened(f"no single rank is to blame: {_broken_way(verdict)}")
+        return "no single rank is to blame" if verdict.server is None else f"server {verdict.server} was lost"
+    return f"no single rank is to blame: {_broken_way(verdict)}"
 
 
 def _broken_way(verdict: Verdict) -> str:
@@ -114,14 +122,6 @@ def _broken_way(verdict: Verdict) -> str:
     if verdict.server is not None:
         return f"server {verdict.server} is cut off from the others"
     return f"servers {one} and {other} cannot reach each other{f' (and {pairs})' if more else ''}"
-
-
-def _loss(verdict: Verdict) -> str:
-    if verdict.stood_still_s is not None:
-        return f"the launcher's machine stalled for {verdict.stood_still_s:.0f} s, so its servers gave up on it"
-    if verdict.servers:
-        return f"servers {listed(verdict.servers)} were lost"
-    return "no single rank is to blame" if verdict.server is None else f"server {verdict.server} was lost"
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:
@@ -177,14 +177,14 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
     """
     begin = _start_of_message(lines, max(0, len(lines) - TRACEBACK_LINES))
     plain = [_MARGIN.sub("", line) for line in lines]
-    frames = [index for index, line in enumerate(plain) if FRAME.match(line)]
-    own = next((index for index in reversed(frames) if is_of_program(_file_in(plain[index]))), None)
+    files = {index: found["file"] for index, line in enumerate(plain) if (found := FRAME.match(line))}
+    own = next((index for index in reversed(files) if is_of_program(files[index])), None)
     if own is None or own >= begin:
         return list(lines[begin:])
     below = range(own + 1, own + MAX_FRAME_LINES)
     end = next((index for index in below if not plain[index].startswith(_BELOW_A_FRAME)), below.stop)
     begin += end - own + 1  # room for that frame and for the line about omitted lines
-    begin = next((index for index in frames if index >= begin), begin)
+    begin = next((index for index in files if index >= begin), begin)
     return [*lines[own:end], f"  [{counted(begin - end, 'line')} left out]", *lines[begin:]]
 
 
@@ -198,11 +198,6 @@ def _start_of_message(lines: Sequence[str], begin: int) -> int:
     while start and not lines[start].startswith(" ") and not lines[start - 1].startswith(" "):
         start -= 1
     return start if begin - start <= MAX_MESSAGE_LINES else begin
-
-
-def _file_in(frame: str) -> str:
-    match = FRAME.match(frame)
-    return match["file"] if match else ""
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:

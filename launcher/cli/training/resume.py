@@ -27,19 +27,13 @@ SHOWN = 8  # checkpoints listed in a hint
 
 
 def resolve_checkpoint(
-    options: RunOptions,
-    program: str,
-    settings: Mapping[str, Any],
-    named: Collection[str],
-    defaults: Mapping[str, Any],
+    options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str], defaults: Mapping[str, Any]
 ) -> Path | None:
     """Return the checkpoint to resume from, or a directory of checkpoints; None if "auto" finds none.
 
-    `named` are the settings that the user has set, and `defaults` are the defaults of all settings of the program.
-
-    Raises:
-        UnreadableError: the checkpoint or run does not exist.
-        UsageError: a prefix matches several runs, or the newest checkpoint has another program or other settings.
+    `named` are the settings that the user has set, and `defaults` are the defaults of all settings of the program. Raises
+    UnreadableError if the checkpoint or run does not exist, and UsageError if a prefix matches several runs, or the newest
+    checkpoint has another program or other settings.
     """
     if options.resume == AUTO:
         data = "" if options.data is None else str(options.data.absolute())
@@ -63,11 +57,8 @@ def resolve_checkpoint(
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
     """Return the checkpoint at a path, or the checkpoints in a directory or of a run, newest first.
 
-    Paths may be relative to the runs directory: `latest/checkpoints/step-500`.
-
-    Raises:
-        UnreadableError: no checkpoint is found.
-        UsageError: `reference` is a prefix of several run names.
+    Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
+    found, and UsageError if `reference` is a prefix of several run names.
     """
     places = (Path(reference), runs_dir / reference) if reference else ()
     for path in map(_of_its_run, places):
@@ -100,42 +91,30 @@ def _of_its_run(path: Path) -> Path:
 
 
 def _missing(path: Path, reference: str) -> UnreadableError | None:
-    """Return the error for a missing checkpoint next to others, a run without checkpoints, or another tool's checkpoint.
-
-    Return None for other paths.
-    """
-    if (foreign := _foreign(path, reference)) is not None:
-        return foreign
+    """Return the error for a missing checkpoint next to others, a run without checkpoints, or another tool's checkpoint."""
+    tool = None
+    if os.path.isfile(path / DCP_METADATA):  # noqa: PTH113 - a name may be too long
+        tool, form = "torch.distributed.checkpoint", "dcp"
+    elif path.suffix == MINDSPORE_SUFFIX and os.path.isfile(path):  # noqa: PTH113 - as above
+        tool, form = "MindSpore", "mindspore"
+    if tool is not None:
+        return UnreadableError(
+            f"{escaped(reference)} looks like a checkpoint of {tool}",
+            hint=f"convert it: tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR",
+        )
     why = f"{escaped(reference)}: this checkpoint does not exist"
     directory = path.parent if step_named(path.name) is not None else path
     if others := checkpoints_in(directory):
         return UnreadableError(why, hint=f"choose from {_names_of(others)}")
     if directory != path and (others := checkpoints_in(RunDir(directory).checkpoints)):  # RUN/step-120
         there = RunDir(Path(reference).parent).checkpoints
-        is_there = path.name in {each.name for each in others}
-        hint = (
-            f"use {escaped(str(there / path.name))}"
-            if is_there
-            else f"choose from {_names_of(others)} in {escaped(str(there))}"
-        )
+        hint = f"choose from {_names_of(others)} in {escaped(str(there))}"
+        if path.name in {each.name for each in others}:
+            hint = f"use {escaped(str(there / path.name))}"
         return UnreadableError(why, hint=hint)
     run = RunDir(directory.parent)
     is_of_run = directory == run.checkpoints and os.path.isfile(run.run_json)  # noqa: PTH113 - a name may be too long
     return _none_of_run(reference, run) if is_of_run else None
-
-
-def _foreign(path: Path, reference: str) -> UnreadableError | None:
-    """Return the error for a path that looks like another tool's checkpoint; None for other paths."""
-    if os.path.isfile(path / DCP_METADATA):  # noqa: PTH113 - a name may be too long
-        tool, form = "torch.distributed.checkpoint", "dcp"
-    elif path.suffix == MINDSPORE_SUFFIX and os.path.isfile(path):  # noqa: PTH113 - as above
-        tool, form = "MindSpore", "mindspore"
-    else:
-        return None
-    return UnreadableError(
-        f"{escaped(reference)} looks like a checkpoint of {tool}",
-        hint=f"convert it: tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR",
-    )
 
 
 def _names_of(checkpoints: Sequence[Path]) -> str:
@@ -160,9 +139,8 @@ def continued(meant: Path) -> ResumedFrom | None:
 def _indexed(runs_dir: Path) -> Iterator[tuple[Path, Index]]:
     """Yield the checkpoints with a readable index of all runs, except runs of other users."""
     for name in run_names(runs_dir):
-        if not all(is_trusted_in(uid, runs_dir) for uid in uids_of_file(runs_dir / name)):
-            continue
-        yield from readable(path.absolute() for path in checkpoints_in(RunDir(runs_dir / name).checkpoints))
+        if all(is_trusted_in(uid, runs_dir) for uid in uids_of_file(runs_dir / name)):
+            yield from readable(path.absolute() for path in checkpoints_in(RunDir(runs_dir / name).checkpoints))
 
 
 def _written_ns(checkpoint: Path) -> int:

@@ -34,11 +34,7 @@ def missing_for_trainer() -> UnreadableError | None:
 
 
 def check_installed() -> None:
-    """Check that the packages of the trainer are installed.
-
-    Raises:
-        UnreadableError: a package is missing.
-    """
+    """Raise UnreadableError if a package of the trainer is not installed."""
     if (missing := missing_for_trainer()) is not None:
         raise missing
 

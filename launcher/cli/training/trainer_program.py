@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,12 @@ from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
+from launcher.core.text import printable, shell_words
 from launcher.logs.terminal import escaped
+from launcher.preload.masking import MASK
 from launcher.recipes.catalog import recipe_named
-from launcher.recipes.load import named_settings, packaged_config
+from launcher.recipes.load import named_settings, origins, packaged_config
+from launcher.recipes.settings import all_settings, as_toml
 
 TRAINER = "launcher.trainer"
 PROFILED = ("train.profile_steps=5",)  # for --profile; --set takes precedence
@@ -50,12 +56,9 @@ def chosen_settings(options: RunOptions) -> tuple[str, ...]:
 
 
 def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
-    """Check recipe, layout and data, and return the command of the bundled trainer.
+    """Check that recipe, layout and data fit together, and return the command of the bundled trainer.
 
     With `needs_data` false, data are checked only if they are given.
-
-    Raises:
-        TlaunchError: recipe, layout and data do not fit together.
     """
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
@@ -91,7 +94,6 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
 def _resumed(
     options: RunOptions, recipe: str, settings: Any, defaults: Any, chosen: Sequence[str]
 ) -> tuple[Sequence[str], ResumedFrom | None, Sequence[str]]:
-    """Return the trainer's words for --resume, the checkpoint with its run, and notes."""
     if options.resume is None:
         return (), None, ()
     from launcher.cli.training.resume import continued, resolve_checkpoint  # only for --resume
@@ -99,14 +101,72 @@ def _resumed(
     named = named_settings(options.config, chosen)
     checkpoint = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
     if checkpoint is None:
-        return (
-            (),
-            None,
-            ("note: --resume auto found no checkpoint with these settings; training starts from the beginning",),
-        )
+        note = "note: --resume auto found no checkpoint with these settings; training starts from the beginning"
+        return (), None, (note,)
     continues = continued(checkpoint)
     notes: tuple[str, ...] = ()
     if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
         saved = f"note: {escaped(continues.run)} saved checkpoints, but this run does not"
         notes = (f"{saved}; to save them, add --set checkpoint.every_steps=N",)
     return ("--resume", str(checkpoint)), continues, notes
+
+
+DEFAULT = "default"
+FILE = "settings.toml"
+MICRO_BATCHES = "train.micro_batches"
+
+
+@frozen
+class EffectiveSetting:
+    name: str
+    value: Any
+    default: Any  # None for entries with a name that the user chose
+    origin: str  # "default", a line of a file, or an option
+
+
+def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:
+    """Return all settings of the program, in the order of `templates/NAME.toml`. Raises the errors of `Recipe.load`.
+
+    `layout` is the checked layout of the run.
+    """
+    recipe, chosen = recipe_named(options.recipe), chosen_settings(options)
+    values = dataclasses.asdict(recipe.load(options.config, chosen))
+    given = origins(recipe.settings, options.config, chosen)
+    by_profile = {text.partition("=")[0]: f"--set {text}" for text in PROFILED} if options.profile else {}
+    given = {name: "--profile" if by_profile.get(name) == where else where for name, where in given.items()}
+    if options.micro_batches is not None:
+        values["train"]["micro_batches"] = layout.micro_batches
+        given[MICRO_BATCHES] = "--micro-batches"
+    known = all_settings(recipe.settings)
+    return tuple(
+        EffectiveSetting(
+            f"{section}.{key}", value, known[f"{section}.{key}"].default if f"{section}.{key}" in known else None,
+            given.get(f"{section}.{key}", DEFAULT),
+        )
+        for section, entries in values.items()
+        for key, value in entries.items()
+    )  # fmt: skip
+
+
+def without_settings(options: RunOptions) -> RunOptions:
+    """Return the options without the settings of the trainer; data, devices and layout remain."""
+    return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
+
+
+def toml_lines(settings: Sequence[EffectiveSetting], others: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a file for --config with all settings, and their origins as comments.
+
+    The first line is the command that repeats the run with the file. `others` are its other options.
+    """
+    command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={FILE}"))
+    filled_in = ", and fill in the masked values" if MASK in command else ""
+    yield f"# To repeat the run, save this file as {FILE} and run `{command}`{filled_in}."
+    yield ""
+    for section, of_section in groupby(settings, lambda each: each.name.partition(".")[0]):
+        yield f"[{section}]"
+        for each in of_section:
+            key = each.name.partition(".")[2]
+            was = "" if each.origin == DEFAULT or each.default is None else f"; default {as_toml(each.default)}"
+            is_bare = re.fullmatch(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*", key)
+            yield f"{key if is_bare else as_toml(key)} = {as_toml(each.value)}  # {printable(each.origin)}{was}"
+        yield ""

@@ -5,19 +5,30 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from launcher.checkpoint.file_layout import MODEL
+from launcher.checkpoint.index import is_checkpoint, read_index
+from launcher.checkpoint.model_merge import CONFIG, merge
+from launcher.checkpoint.tensors import opened, state_bytes
+from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.stdout import say
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
-from launcher.core.errors import EXIT_OK, TlaunchError, exit_code_of
+from launcher.core.codec import read_json
+from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
 from launcher.core.frozen import frozen
+from launcher.logs.terminal import escaped
+from launcher.runs.store import find_run
 
 MODULE = "launcher.trainer.decode"
 
 
 @frozen
 class Decoding:
-    """The settings of beam search."""
-
     beam: int
     alpha: float
     batch_tokens: int
@@ -32,13 +43,10 @@ def run_translator(
     total_bytes: int | None,
     stdin: int | None = subprocess.DEVNULL,
 ) -> None:
-    """Translate with a model, and write to the file descriptor `output`.
+    """Translate with a model, and write to the file descriptor `output`. `words` are more options for the process.
 
-    `words` are more options for the process.
-
-    Raises:
-        UnreadableError: a package of the trainer is not installed.
-        TlaunchError: the process failed; `is_reported` is set if the process printed the reason.
+    Raises UnreadableError if a package of the trainer is not installed, and a TlaunchError if the process failed;
+    `is_reported` is set if the process printed the reason.
     """
     check_installed()
     descriptor = os.dup(output)  # the child's stdout is a pipe
@@ -52,18 +60,60 @@ def run_translator(
             status = child.wait()
     finally:
         os.close(descriptor)
-    if status != EXIT_OK:
-        raise _error(status)
-
-
-def _error(status: int) -> TlaunchError:
+    if status == EXIT_OK:
+        return
+    error = TlaunchError(f"the translation process failed with exit code {status}")
+    error.is_reported = status > 0
     if status < 0:
-        error = TlaunchError(
-            f"the translation process was killed by {signal.Signals(-status).name}",
-            hint="if it ran out of memory, reduce --batch-tokens or --beam",
-        )
-    else:
-        error = TlaunchError(f"the translation process failed with exit code {status}")
-        error.is_reported = True
+        error.message = f"the translation process was killed by {signal.Signals(-status).name}"
+        error.hint = "if it ran out of memory, reduce --batch-tokens or --beam"
     error.exit_code = exit_code_of(status)
-    return error
+    raise error
+
+
+PROGRAM = "transformer"  # the recipe of translation models
+
+
+@contextmanager
+def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, str]]:
+    """Yield the directory of a trained translation model, and its name for messages.
+
+    `reference` is a model directory, a run or a checkpoint. For a run, this is its final model, or its newest checkpoint if
+    it has no model yet. A checkpoint of any layout is merged into a temporary directory, which is removed afterwards.
+    Raises UnreadableError if it does not exist or is damaged, and UsageError if it belongs to another program.
+    """
+    places = [Path(reference), runs_dir / reference] if reference else []
+    with suppress(TlaunchError):  # the reference may be a checkpoint
+        places.append(find_run(runs_dir, reference).model)
+    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
+    found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
+    if (model := next(found, None)) is not None:
+        _check_program(_program_of(model / CONFIG), model)
+        yield model, str(model)
+        return
+    checkpoint = resolve_checkpoints(runs_dir, reference)[0]
+    index = read_index(checkpoint)
+    _check_program(index.program, checkpoint)
+    with tempfile.TemporaryDirectory(prefix="tlaunch-model-") as directory:
+        model = Path(directory) / "model"
+        with progress_bar("merge", state_bytes(index, 1)) as advance, opened(checkpoint, index, advance, say) as stored:
+            merge(stored, model, moments=False)
+        yield model, str(checkpoint)
+
+
+def _program_of(config: Path) -> str:
+    try:
+        program = read_json(config)["program"]
+    except OSError as error:
+        raise UnreadableError(f"{config}, which every trained model has, cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise UnreadableError(f"{config} has no valid entry `program`, which names the model's program") from None
+    return str(program)
+
+
+def _check_program(program: str, path: Path) -> None:
+    if program != PROGRAM:
+        raise UsageError(
+            f"{escaped(str(path))} belongs to the program {escaped(program)}, which does not translate",
+            hint=f"choose a run of the recipe {PROGRAM}",
+        )

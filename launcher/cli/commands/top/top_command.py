@@ -17,10 +17,9 @@ from launcher.cli.commands.top.sampler import Row, Sampler
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, active_run_argument, chosen_live, progress_regex_option
 from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import duration, number, size
-from launcher.cli.text.keys import QUIT, keys_of_terminal, pressed
 from launcher.cli.text.progress_text import about_silence
 from launcher.cli.text.rank_rows import Column, age_s, group_key, listed, most, same
-from launcher.cli.text.rank_view import RankView
+from launcher.cli.text.rank_view import QUIT, RankView, keys_of_terminal, pressed
 from launcher.cli.text.run_text import describe_run, printed_figures, scheduler_text, shown_name
 from launcher.cli.text.stdout import as_argument, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of

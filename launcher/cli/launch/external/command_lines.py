@@ -77,12 +77,10 @@ class Line:
 
 
 def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher | None = None) -> Line:
-    """Parse the words after a launcher's name; secrets are masked.
+    """Parse the words after a launcher's name: options, then a program with its arguments. Secrets are masked.
 
-    Args:
-        words: Options, then a program with its arguments.
-        own: tlaunch's options, each with its number of values; empty for a line of another launcher.
-        launcher: The launcher; None to detect it from its options.
+    `own` are tlaunch's options, each with its number of values; empty for a line of another launcher. A `launcher` of None
+    is detected from its options.
     """
     kept: list[str] = []
     typed: list[Typed] = []
@@ -97,10 +95,8 @@ def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher 
             count, found = own[key], None
         elif found is not None:
             count = found.values
-        elif (
-            is_own := all(own.get(f"-{letter}") == 0 for letter in key[1:])
-        ) or joined:  # several flags of tlaunch, such as `-qd`
-            count = len(joined)
+        elif (is_own := all(own.get(f"-{letter}") == 0 for letter in key[1:])) or joined:
+            count = len(joined)  # several flags of tlaunch, such as `-qd`, or a value in the same word
         else:  # the next word may be its value
             count, is_clear = 0, is_clear and (not rest or rest[0].startswith("-") or names_program(rest[0]))
         values = (*joined, *rest[: max(0, count - len(joined))])
@@ -112,9 +108,12 @@ def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher 
         else:
             unknown.append(name)
     whose = launcher or launcher_with([each.name for each in typed if each.name not in own])
-    options = tuple(_cleared(each, whose) for each in typed)
+    for at, each in enumerate(typed):  # an option that several launchers have
+        of_any = counterpart(each.name)
+        if whose is not None and of_any is not None and of_any.subject == "unclear":
+            typed[at] = replace(each, counterpart=counterpart(each.name, whose) or each.counterpart)
     has_dashes = rest[:1] == ["--"]
-    return Line(tuple(kept), options, tuple(unknown), tuple(rest[has_dashes:]), has_dashes, is_clear, whose)
+    return Line(tuple(kept), tuple(typed), tuple(unknown), tuple(rest[has_dashes:]), has_dashes, is_clear, whose)
 
 
 def names_program(word: str) -> bool:
@@ -148,11 +147,3 @@ def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
     if (per_server := _PER_SERVER.fullmatch(value)) is None:
         return Typed(name, values, replace(found, subject="unclear"))
     return Typed(name, (per_server[1],), replace(found, subject="devices"))
-
-
-def _cleared(option: Typed, launcher: Launcher | None) -> Typed:
-    """Resolve an option that several launchers have to its meaning for `launcher`."""
-    found = counterpart(option.name)
-    if launcher is None or found is None or found.subject != "unclear":
-        return option
-    return replace(option, counterpart=counterpart(option.name, launcher) or option.counterpart)

@@ -34,8 +34,6 @@ _WITHOUT_LOCAL_RANK = frozenset(("--use-env", "--no-local-rank"))
 
 @frozen
 class OtherLauncher:
-    """A launcher that was found in a command line."""
-
     name: str
     as_tlaunch: TlaunchLine | None  # the equivalent tlaunch command; None if there is none
     unclear: tuple[str, ...] = ()  # the options that cannot be translated
@@ -64,10 +62,8 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
 
             return OtherLauncher(name, TlaunchLine(None, shell_words(("tlaunch", *words))))
         del words[0]
-    return OtherLauncher(name, None) if launcher is None else _as_tlaunch(name, program, launcher, words)
-
-
-def _as_tlaunch(name: str, program: str, launcher: Launcher, words: Sequence[str]) -> OtherLauncher:
+    if launcher is None:
+        return OtherLauncher(name, None)
     from launcher.cli.launch.external.command_lines import parse_line
     from launcher.cli.launch.external.tlaunch_line import tlaunch_line
 

@@ -166,11 +166,7 @@ _MPIRUN = {  # its long names may be written with one dash
         "not limit the time of a run"
     ),
 }
-_LONG_OF_SRUN = {
-    "--ntasks": _RANKS_OF_SEVERAL,
-    "--nodes": _SERVER_COUNT,
-    "--ntasks-per-node": _DEVICES,
-}
+_LONG_OF_SRUN = {"--ntasks": _RANKS_OF_SEVERAL, "--nodes": _SERVER_COUNT, "--ntasks-per-node": _DEVICES}
 _SRUN = {
     **_LONG_OF_SRUN,
     "-n": _RANKS_OF_SEVERAL,

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from launcher.cli.launch.external.command_lines import Line, Typed, names_program
-from launcher.cli.launch.external.options import TABLE, Subject
-from launcher.cli.launch.external.places import ServerAddresses, places_of, says_places
+from launcher.cli.launch.external.command_lines import Line, Typed, names_program, number
+from launcher.cli.launch.external.options import TABLE, Launcher, Subject, table_of_file
 from launcher.core.frozen import frozen
 from launcher.core.text import shell_words
 from launcher.preload.masking import MASK
 from launcher.program.program_command import is_python
 
 _MODULE, _NO_PYTHON = frozenset(("-m", "--module")), "--no-python"
+_VARIABLES = {"--mixed-precision": "ACCELERATE_MIXED_PRECISION", "--cluster-time-out": "MS_TOPO_TIMEOUT"}
+MAX_NAMED = 4  # servers in a suggested line; the user fills in the rest
+# Default number of ranks per server. msrun limits it to --worker_num.
+_DEFAULT_DEVICES: Mapping[Launcher | None, int] = {"torchrun": 1, "msrun": 8, "srun": 1}
+_OF_PLACES: tuple[Subject, ...] = ("devices", "ranks", "server count", "servers", "server file")
+_BY_TABLE = ("--rank-table", TABLE)
+_LAYOUT = ("--dp", "--mp", "--pp")
+_THIS_MACHINE = frozenset(("localhost", "127.0.0.1"))
+_FILL_IN = "replace N with the number of devices"
+_SERVER_COUNT = re.compile(r"(?P<fewest>[1-9][0-9]{0,5})(?::(?P<most>[1-9][0-9]{0,5}))?")
 _OF_TABLE: tuple[Subject, ...] = ("meeting", "first server")  # the rank table replaces these
 
 
@@ -30,13 +41,10 @@ class TlaunchLine:
 def tlaunch_line(
     line: Line, *, command: str = "tlaunch run", by_python: bool = False, again: bool = False
 ) -> TlaunchLine | None:
-    """Return the equivalent tlaunch command; None if the line cannot be translated.
+    """Return the equivalent tlaunch command, which begins with `command`; None if the line cannot be translated.
 
-    Args:
-        line: The line of another launcher.
-        command: The beginning of the tlaunch command.
-        by_python: Whether the launcher always starts the program with Python.
-        again: Whether the command is `tlaunch rerun`, which takes missing options from the recorded run.
+    `by_python`: the other launcher always starts the program with Python. `again`: the command is `tlaunch rerun`, which
+    takes missing options from the recorded run.
     """
     if (program := _program(line, by_python=by_python)) is None:
         return None
@@ -46,11 +54,11 @@ def tlaunch_line(
     if is_cut or line.of("unclear"):
         return None
     of_mpi = line.launcher == "mpirun" and bool(program) and not are_arguments  # the ranks form one MPI job
-    places = ServerAddresses() if again and not says_places(line) else places_of(line, of_mpi=of_mpi)
+    is_somewhere = line.has_rank_table or line.of(*_OF_PLACES)
+    places = ServerAddresses() if again and not is_somewhere else places_of(line, of_mpi=of_mpi)
     if places is None:
         return None
-    is_mpi = "mpi" in (*places.options, *line.own)
-    options, left_out, missing = _options(line, of_mpi=is_mpi, several=places.several)
+    options, left_out, missing = _options(line, of_mpi="mpi" in (*places.options, *line.own), several=places.several)
     of_bare_mpi = of_mpi and not names_program(program[0]) and not line.has_own("--mpi-ranks", "--no-mpi-ranks")
     as_ranks = ("--mpi-ranks",) * of_bare_mpi  # `tlaunch run` detects MPI in Python programs
     words = [shell_words((*places.options, *as_ranks, *line.own)), *options]
@@ -100,24 +108,18 @@ def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], lis
 
 
 def _words(each: Typed, *, of_mpi: bool, several: bool) -> Sequence[str] | None:
-    """Return the equivalent words, quoted; None if there are none."""
     value, here = shell_words([each.value]), each.counterpart.here
-    words: Sequence[str] | None = None
     if each.counterpart.subject not in {None, *_OF_TABLE} or each.key in {*_MODULE, _NO_PYTHON}:
-        words = ()
-    elif each.key == "-x" and "=" not in each.value:  # copies the variable from this shell
-        words = ("--env", each.value) if several and each.value.isidentifier() else None
-    elif each.key == "--mixed-precision":
-        words = ("--env", f"ACCELERATE_MIXED_PRECISION={value}")
-    elif here is not None:
-        words = (here, value) if each.values else (here,)
-    elif each.key == "--cluster-time-out":
-        words = ("--env", f"MS_TOPO_TIMEOUT={value}")
-    elif each.key == "--join" and each.value == "False":
-        words = ("--detach",)
-    elif each.key == "--mca" and of_mpi:
-        words = [f"--engine-option={shell_words([word])}" for word in ("--mca", *each.values)]
-    return words
+        return ()
+    if each.key == "-x" and "=" not in each.value:  # copies the variable from this shell
+        return ("--env", each.value) if several and each.value.isidentifier() else None
+    if each.key in _VARIABLES:
+        return ("--env", f"{_VARIABLES[each.key]}={value}")
+    if here is not None:
+        return (here, value) if each.values else (here,)
+    if each.key == "--mca" and of_mpi:
+        return [f"--engine-option={shell_words([word])}" for word in ("--mca", *each.values)]
+    return ("--detach",) if each.key == "--join" and each.value == "False" else None
 
 
 def _reason(each: Typed, *, several: bool) -> str:
@@ -126,3 +128,160 @@ def _reason(each: Typed, *, several: bool) -> str:
     if each.key == "-x":
         return f"{each.value} is not a variable name" if several else "ranks inherit the variables of this shell"
     return each.counterpart.needless or each.counterpart.instead or ""
+
+
+# --- the servers and devices of the ranks ---
+
+
+@frozen
+class ServerAddresses:
+    """tlaunch's options for the servers and devices of the ranks."""
+
+    options: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()  # the command that creates the rank table
+    several: bool = False  # the run has several servers
+    from_one: bool = False  # one machine starts all servers
+    notes: tuple[str, ...] = ()
+
+
+def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
+    """Return the servers and devices of a line's ranks; None if tlaunch has no equivalent options."""
+    if line.has_rank_table:
+        names = ", ".join(each.name for each in line.of(*_OF_PLACES))
+        return ServerAddresses(several=True, notes=(f"{names}: taken from the rank table",) if names else ())
+    engine = () if line.engine else ("--engine", "mpi")
+    if line.of("server file", "servers"):
+        return _of_file(line, engine) if line.of("server file") else _of_hosts(line, engine, of_mpi=of_mpi)
+    return _of_numbers(line, engine, of_mpi=of_mpi)
+
+
+def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
+    """Return the servers and devices if only the numbers of ranks and servers are known."""
+    count = _SERVER_COUNT.fullmatch(line.value_of("server count") or "1")
+    if count is None:
+        return None
+    servers, devices, ranks = int(count["most"] or count["fewest"]), _devices(line), line.number_of("ranks")
+    by_slurm = line.engine == "slurm" or line.launcher == "srun"
+    if ranks and devices and not line.of("server count"):
+        servers, devices = -(-ranks // devices), min(devices, ranks)
+    elif ranks and devices is None and servers > 1 and line.launcher in {"accelerate", "srun"}:
+        devices = ranks // servers
+    most = servers * (devices or 0)
+    fewest = most if by_slurm else most - (devices or 0) + 1  # the last server may have fewer ranks
+    if ranks and servers > 1 and not fewest <= ranks <= most:
+        return None
+    per_server = devices or (ranks if servers == 1 else None)
+    if servers == 1 or by_slurm:
+        return _of_one_or_allocation(line, servers, per_server, engine * of_mpi)
+    return _of_names(line, count, servers, per_server, engine * (of_mpi or line.launcher == "mpirun"))
+
+
+def _devices(line: Line) -> int | None:
+    if line.of("devices"):
+        return line.number_of("devices")
+    default, ranks = _DEFAULT_DEVICES.get(line.launcher), line.number_of("ranks")
+    if ranks is None:
+        return default
+    return min(default, ranks) if default and line.launcher == "msrun" else None
+
+
+def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
+    """Return the servers and devices of a hostfile; if there are fewer ranks than slots, they use the first slots."""
+    file, devices, ranks = line.value_of("server file"), line.number_of("devices"), line.number_of("ranks")
+    if file is None or line.of("server count", "servers"):
+        return None
+    notes: list[str] = []
+    fewer: tuple[str, ...] = ()
+    if devices:
+        notes.append(f"each server must have {devices} slots in {file}")
+    elif ranks and not line.has_own(*_LAYOUT):
+        fewer = ("--dp", str(ranks), "--allow-idle-devices")
+        notes.append(f"{TABLE} contains all slots of {file}; --dp {ranks} uses the first {ranks}")
+    return ServerAddresses((*engine, *_BY_TABLE, *fewer), table_of_file(file), True, True, tuple(notes))
+
+
+def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
+    """Return the servers and devices of mpirun's host list, such as `h1:4,h2`."""
+    counts = _counts(line.value_of("servers") or "", line.number_of("devices"), line.number_of("ranks"))
+    if "" in counts or line.of("server count"):
+        return None
+    if set(counts) <= _THIS_MACHINE:
+        return ServerAddresses((*engine * of_mpi, "--devices", str(sum(counts.values()))))
+    same = len(set(counts.values())) == 1
+    each = str(next(iter(counts.values()))) if same else ",".join(map(str, counts.values()))
+    return ServerAddresses((*engine, *_BY_TABLE), _generate(",".join(counts), each), True, True)
+
+
+def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str, int]:
+    """Return the number of ranks on each host of mpirun's host list, such as `h1:4,h2` or `h1,h1,h2`.
+
+    Each host has `devices` ranks, or one rank for each of its slots. The total is `ranks` if given, in the order of the
+    hosts.
+    """
+    counts: Counter[str] = Counter()
+    for host in listed.split(","):
+        name, _, slots = host.partition(":") if host.count(":") == 1 else (host, "", "")
+        counts[name] += number(slots) or 1
+    if devices:
+        counts = Counter(dict.fromkeys(counts, devices))
+    if ranks is None:
+        return counts
+    if ranks > counts.total():  # with --oversubscribe
+        return dict.fromkeys(counts, -(-ranks // len(counts)))
+    used: dict[str, int] = {}
+    for name, count in counts.items():
+        if (left := ranks - sum(used.values())) > 0:
+            used[name] = min(count, left)
+    return used
+
+
+def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> ServerAddresses:
+    """Return the devices on one machine, or on the nodes of a Slurm allocation, which does not need a rank table."""
+    devices = ("--devices", "N" if per_server is None else str(per_server))
+    notes: tuple[str, ...] = (_FILL_IN,) if per_server is None else ()
+    by_slurm = line.engine == "slurm" or servers > 1
+    if servers > 1:
+        notes += (f"run it inside an allocation of {servers} nodes from salloc or sbatch",)
+    elif line.launcher == "srun":
+        notes += ("ranks start on this machine; to start them on the nodes of an allocation, add --engine slurm",)
+    if line.launcher == "srun" and by_slurm and not line.engine:
+        engine = ("--engine", "slurm")
+    return ServerAddresses((*engine, *devices), several=by_slurm, notes=notes)
+
+
+def _of_names(
+    line: Line, count: re.Match[str], servers: int, per_server: int | None, engine: tuple[str, ...]
+) -> ServerAddresses:
+    """Return the servers and devices for a rank table if the line names at most the first server."""
+    shown, ranks = "N" if per_server is None else str(per_server), line.number_of("ranks")
+    if per_server and ranks and servers <= MAX_NAMED and ranks % per_server:  # the last one has fewer
+        shown = ",".join([shown] * (servers - 1) + [str(ranks % per_server)])
+    host, given_port = _endpoint(line.value_of("first server") or "")
+    names = [host] if host else []
+    others = [f"HOST{at}" for at in range(len(names) + 1, min(servers, MAX_NAMED) + 1)]
+    if servers > MAX_NAMED:
+        others = [*others[:1], "..."]
+    notes = [f"replace {others[0]} with the name or address of the other server"]
+    if len(others) > 1:
+        notes = [f"replace {others[0]} and so on with the names or addresses of the {'other ' * bool(names)}servers"]
+    if per_server is None:
+        notes.append(_FILL_IN)
+    elastic = ["--elastic"] * bool(count["most"] not in {None, count["fewest"]} and not line.has_own("--elastic"))
+    from_one = bool(engine) or line.engine == "mpi"
+    has_port = number(given_port) and not from_one and not line.has_own("--coordinator-port")
+    meeting = ("--coordinator-port", given_port) if has_port else ()
+    table = _generate(",".join((*names, *others)), shown)
+    return ServerAddresses((*engine, *_BY_TABLE, *elastic, *meeting), table, True, from_one, tuple(notes))
+
+
+def _generate(servers: str, devices: str) -> tuple[str, ...]:
+    return ("tlaunch", "table", "generate", "--servers", servers, "--devices", devices, "--output", TABLE)
+
+
+def _endpoint(text: str) -> tuple[str, str]:
+    """Return the host and port of `host:port`, `host` or `[address]:port`; a missing port is ""."""
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        return host, port.removeprefix(":")
+    host, _, port = text.partition(":") if text.count(":") == 1 else (text, "", "")
+    return host, port
