@@ -44,7 +44,6 @@ from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.plan import plan_of
 from launcher.sharding.propagation import propagated
 from launcher.sharding.search import searched
-from launcher.sharding.strategy import written
 from launcher.trainer.own.cut.calibrate import calibrated
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import data_parallel
@@ -247,7 +246,7 @@ class Field:
             "ms": median(taken[number]) * 1e3,
             "expected_ms": cost_of(plan, self._costs).seconds * 1e3,
             "ratio": ratio(taken[number], taken[best]),
-            "strategy": ", ".join(f"{name} {written(assignment[name].strategy)}" for name in self._weighty),
+            "strategy": ", ".join(f"{name} {assignment[name].strategy}" for name in self._weighty),
         }
 
     def _built(self, number: int) -> Callable[[], None]:
