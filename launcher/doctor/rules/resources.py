@@ -59,11 +59,6 @@ def _is_nearly_full(folder: Folder, _ranks: int) -> bool:
     return free < MIN_FREE_BYTES or (free < MIN_ROOM_BYTES and free < MIN_ROOM_SHARE * total)
 
 
-def _has_few_inodes(folder: Folder, _ranks: int) -> bool:
-    """Return whether few more files can be created. Some file systems do not count inodes, and report 0 of 0."""
-    return bool(folder.total_inodes) and folder.free_inodes is not None and folder.free_inodes < FEW_INODES
-
-
 def _shared_memory_of(ranks: int) -> int:
     """Return the shared memory that the ranks of a server and their data loaders need, in bytes."""
     return SHARED_MEMORY_PER_RANK_BYTES * ranks if ranks > 1 else 0
@@ -186,7 +181,13 @@ RULES: tuple[Rule, ...] = (
     *(
         PerServer(
             "few-inodes", Topic.FILES, Severity.RISKY,
-            _folder(purpose, _has_few_inodes, lambda folder: (folder.free_inodes or 0) < MIN_INODES),
+            _folder(
+                purpose,
+                # Some file systems do not count inodes, and report 0 of 0.
+                lambda folder, _: bool(folder.total_inodes) and folder.free_inodes is not None
+                and folder.free_inodes < FEW_INODES,
+                lambda folder: (folder.free_inodes or 0) < MIN_INODES,
+            ),
             f"{{server}} can create only {{inodes:,}} more files in {words} ({{path}})",
             "check `df -i`, and remove small files from that disk",
         )
