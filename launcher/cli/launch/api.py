@@ -2,12 +2,6 @@
 
 The launcher is a separate process, because it forks and handles signals, which is unsafe with a notebook's threads or an
 event loop. This process sends it the options, shows its output, and reads the result.
-
-Output that `sys.stdout` or `sys.stderr` does not accept is dropped. In the main thread, Ctrl-C (or a notebook's interrupt)
-ends the run within `grace` seconds, and a second Ctrl-C ends it at once. KeyboardInterrupt is raised after all processes of
-the run have ended. The run also ends if this process does.
-
-In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
 """
 
 from __future__ import annotations
@@ -105,10 +99,27 @@ def launch(
     console: Console = "rank0",
     progress_regex: str | None = None,
 ) -> LaunchResult:
-    """Start a run as `tlaunch run` does (see its --help for the keywords), wait for it to end, and return its result.
+    """Start a run as `tlaunch run` does, wait for it to end, and return its result.
 
-    Lines that `console` selects go to `sys.stdout`, other output to `sys.stderr`. Failing ranks only change `exit_code`.
-    Raise TlaunchError, and start nothing, if the options, rank table, layout or program are invalid. Times are in seconds.
+    `command` is a list of arguments; without it, the bundled Transformer is trained. Each keyword is the option of the
+    same name (see `tlaunch run --help`). `env` maps names to values, sizes are in bytes, and times are in seconds.
+
+    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
+    streams do not accept is dropped.
+
+    In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
+    at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.
+
+    In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
+
+    Failing ranks do not raise an exception; check the exit code:
+
+        >>> result = tlaunch.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
+        >>> if result.exit_code:  # doctest: +SKIP
+        ...     print(result.verdict.reason, result.run_dir / "device0" / "train.log")
+
+    Raises:
+        TlaunchError: the options, rank table, layout or program are invalid; nothing was started.
     """
     return _result(_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 
