@@ -8,6 +8,7 @@ To change the public names: __init__.py, tlaunch/__init__.py (both list the same
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers treat this as true; importing `typing` would slow the start of every rank
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ def __getattr__(name: str) -> object:
     """Import public names lazily, on first use."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - as above
-
     # `import tlaunch` may have loaded the module under another package name (tlaunch/_user_package.py).
     module = sys.modules.get("_tlaunch_launcher" + _MODULE_OF[name]) or import_module(_MODULE_OF[name], __name__)
     return getattr(module, name)

@@ -16,6 +16,8 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
+
 from launcher import __version__
 from launcher.core.codec import digest_of_file
 from launcher.core.machine.engine_rank import (
@@ -40,8 +42,6 @@ _NETWORK = Path("/proc/self/ns/net")
 
 def collect(request: Request) -> Facts:
     """Return the facts of this server. Blocks up to `RESOLVE_S`, and while its file systems respond."""
-    import psutil  # noqa: PLC0415 - slow import
-
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     memory = psutil.virtual_memory()

@@ -107,17 +107,16 @@ def _reach(
     targets = {
         index: {"server": index, "host": cluster.servers[index].server_id, "port": ports[index]} for index in ports
     }
-    messages = {index: {**common, "targets": _from(index, targets)} for index in ports}
+    messages = {}
+    for own in ports:
+        # The next server first, so that loads differ, and this one last.
+        others = [targets[index] for index in sorted(targets, key=lambda index: (index < own, index)) if index != own]
+        large = [{**one, "gets_large": True} for one in others[:MAX_LARGE]]
+        messages[own] = {**common, "targets": [*large, *others[MAX_LARGE:], targets[own]]}
     return _read(
         transport.ask(messages), "attempts", troubles,
         lambda written: tuple(decode(Attempt, one) for one in written), messages,
     )  # fmt: skip
-
-
-def _from(own: int, targets: Mapping[int, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the targets in the order for one server: the next server first, so that loads differ, and itself last."""
-    others = [targets[index] for index in sorted(targets, key=lambda index: (index < own, index)) if index != own]
-    return [*({**one, "gets_large": True} for one in others[:MAX_LARGE]), *others[MAX_LARGE:], targets[own]]
 
 
 def _read(

@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.core.errors import EXIT_FAILURE, exit_code_of
 from launcher.core.events import TimestampedEvent, from_line
@@ -104,31 +104,22 @@ def start_agent(
     is killed.
     Raises OSError if a process or pipe could not be created.
     """
-
-    def supervise(head: LauncherLink) -> int:
-        from launcher.supervise.agent import Agent  # noqa: PLC0415 - the launcher continues without it meanwhile
-
-        return Agent(
-            spec,
-            server_index,
-            inherited=os.environ,
-            head=head,
-            port=port,
-            link=link,
-            first=first,
-            members=members,
-            specify=specify,
-        ).run()
-
+    facts = {"port": port, "link": link, "first": first, "members": members, "specify": specify}
     run_dir = RunDir(spec.run_dir, None if link is None else server_index)
     watcher = None
     with suppress(OSError):  # the run continues without
         watcher = Watcher(run_dir) if PROC.is_dir() else None
-    agent = start_child(supervise, run_dir, watcher)
+    agent = start_child(lambda head: _supervise(spec, server_index, head, facts), run_dir, watcher)
     for kept in (port, link, members):
         if kept is not None:
             kept.close()
     return agent
+
+
+def _supervise(spec: RunSpec, server_index: int, head: LauncherLink, facts: Mapping[str, Any]) -> int:
+    from launcher.supervise.agent import Agent  # noqa: PLC0415 - the launcher continues without it meanwhile
+
+    return Agent(spec, server_index, inherited=os.environ, head=head, **facts).run()
 
 
 def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:

@@ -46,6 +46,7 @@ class SectionLines:
     def holds(self, line: str) -> bool:
         """Return True if the next line belongs to a section, or is an empty line between sections."""
         line = line.rstrip()
+        known = _LINES_OF.get(self.title)
         match self._at:
             case "between" if not line:
                 return True
@@ -57,7 +58,7 @@ class SectionLines:
                 self._at = "beginning"
             case "beginning" if not line:
                 pass
-            case "beginning" | "text" if line and self._continues(line):
+            case "beginning" | "text" if line and bool(known.match(line) if known else not _LOGGED.match(line)):
                 self._at = "text"
             case "text" if not line:
                 self._at = "between"
@@ -65,7 +66,3 @@ class SectionLines:
                 self._at = "between"
                 return False
         return True
-
-    def _continues(self, line: str) -> bool:
-        known = _LINES_OF.get(self.title)
-        return not _LOGGED.match(line) if known is None else known.match(line) is not None

@@ -9,7 +9,7 @@ To change a list of hosts in another form: hostfiles.py, nodelists.py (it become
 
 from launcher.core.records import Cluster
 from launcher.rank_table.catalogue import Severity
-from launcher.rank_table.diagnostics import Problem
+from launcher.rank_table.diagnostics import Problem, headline
 from launcher.rank_table.profile import CHIPS, CONSUMERS, Profile
 from launcher.rank_table.table_reader import TableReport, load_cluster, parse_rank_table, read_rank_table
 
@@ -20,6 +20,7 @@ __all__ = [
     "Profile",
     "Severity",
     "TableReport",
+    "headline",
     "load_cluster",
     "parse_rank_table",
     "read_rank_table",

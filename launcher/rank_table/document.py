@@ -140,16 +140,18 @@ def _parse(text: str) -> Document:
     may_hold_half_pairs = _HALF_A_PAIR.search(text) is not None
     if not may_hold_half_pairs and not loaded.may_repeat_keys(text):
         return Document(text, value, too_large, (), checkable=True)
-    from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - rarely needed
-
-    found, repeats, _ = Scanner(text, max_depth=None, only_repeats=not may_hold_half_pairs).run()
+    found, repeats, _ = _scan(text, max_depth=None, only_repeats=not may_hold_half_pairs)
     return Document(text, value, _in_order((*found, *too_large)), repeats, checkable=not found)
 
 
-def _diagnose(text: str, error: Exception) -> Document:
+def _scan(text: str, **options: Any) -> tuple[Any, Any, str | None]:
     from launcher.rank_table.scanner import Scanner  # noqa: PLC0415 - rarely needed
 
-    found, repeats, repaired = Scanner(text).run()
+    return Scanner(text, **options).run()
+
+
+def _diagnose(text: str, error: Exception) -> Document:
+    found, repeats, repaired = _scan(text)
     faults = found or [Fault("RT102", getattr(error, "pos", 0), 1, f"not JSON: {error}")]
     if not found or repaired is None:
         return Document(text, None, _in_order(faults), repeats, checkable=False)

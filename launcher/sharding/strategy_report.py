@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
@@ -111,13 +111,11 @@ def report_text(report: StrategyReport) -> str:
     encoded = encode(report)
     lists = {key: encoded.pop(key) for key in ("operators", "edges", "collectives")}
     head = "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in encoded.items())
-    body = ",\n".join(_list_text(key, rows) for key, rows in lists.items())
+    rows = {key: ",\n".join(f"    {json.dumps(row)}" for row in listed) for key, listed in lists.items()}
+    body = ",\n".join(
+        f"  {json.dumps(key)}: [\n{each}\n  ]" if each else f"  {json.dumps(key)}: []" for key, each in rows.items()
+    )
     return f"{{\n{head}{body}\n}}\n"
-
-
-def _list_text(key: str, rows: list[Any]) -> str:
-    lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
-    return f"  {json.dumps(key)}: [\n{lines}\n  ]" if rows else f"  {json.dumps(key)}: []"
 
 
 def read_report(path: Path) -> StrategyReport:

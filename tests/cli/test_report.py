@@ -372,7 +372,10 @@ def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
     runs.make(losses=[3.0])
     launcher.refused(2, *(f"report a {words}" for words in ("--html ''", "--html x/", "--html - --json", "nowhere")))
     with_it = launcher.scene("report a", "report a --json", code=0)
+    from launcher.cli.commands import report
+
     monkeypatch.delitem(sys.modules, "launcher.cli.commands.report.drawing")
+    monkeypatch.delattr(report, "drawing")
     for missing, told in (("matplotlib", "pip install matplotlib"), ("matplotlib.figure", "cannot be loaded")):
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, missing, None)

@@ -72,11 +72,11 @@ def attendance(
     `server_index` are watched, if given. `quiet` shows only errors and verdicts.
     """
     # Imported while the agent starts ranks.
+    from launcher.cli.text import console as on_console
     from launcher.cli.text import summary
-    from launcher.cli.text.console import Console
     from launcher.cluster.launcher_loop import LauncherLoop
 
-    console = Console(spec, server_index, quiet=quiet)
+    console = on_console.Console(spec, server_index, quiet=quiet)
     head = LauncherLoop(spec, agent, Announcing(console, detached) if detached else console, server_index)
 
     def last_words() -> Iterator[str]:

@@ -50,8 +50,7 @@ def read_table(options: RunOptions) -> Table:
         behind = next(filter(_says_devices, options.command), None)
         theirs = f"; {escaped(behind)} after COMMAND is passed to the program" if behind else ""
         return Table(Cluster.local(1), notes=(f"{one_rank_note(os.environ)}{theirs}",))
-    from launcher.rank_table import Profile, read_rank_table  # only with a rank table
-    from launcher.rank_table.diagnostics import headline
+    from launcher.rank_table import Profile, headline, read_rank_table  # only with a rank table
 
     # Without Ascend devices nothing uses HCCL, so violations of HCCL's rules are only warnings.
     chip = options.chip or ("auto" if davinci_ids() else "none")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from types import MappingProxyType
@@ -185,18 +185,20 @@ def columns_of(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # slow to import, and most texts are ASCII
+    return sum(_widths(text))
 
-    return cell_len(text)
+
+def _widths(text: str) -> Iterator[int]:
+    from rich.cells import get_character_cell_size  # slow to import, and most texts are ASCII
+
+    return map(get_character_cell_size, text)
 
 
 def cut_to(text: str, columns: int) -> str:
     """Return the longest prefix of a text without colours that fits into `columns`."""
     if text.isascii():
         return text[: max(0, columns)]
-    from rich.cells import get_character_cell_size  # slow to import
-
-    ends = accumulate(map(get_character_cell_size, text))
+    ends = accumulate(_widths(text))
     return "".join(character for character, end in zip(text, ends, strict=True) if end <= columns)
 
 

@@ -229,19 +229,16 @@ class LineStyle:
         """Return a printable line with colours. Raises UsageError if a regular expression takes too long."""
         plain = without_colours(text) if "\x1b" in text else text
         marks = list(_joined(span for matcher in self._matchers for span in matcher.spans(plain)))
+        beginning = plain[:LEVEL_CHARS]
+        is_grave = any(word in beginning.lower() for word in _GRAVE) or _GLOG.search(beginning) is not None
         # A line that has colours keeps them.
-        found = level_at(plain) if plain is text and _may_be_grave(plain[:LEVEL_CHARS]) else None
+        found = level_at(plain) if plain is text and is_grave else None
         if found is not None and found[0] >= LEVELS["WARNING"]:
             level, start, end = found
             if not any(begin < end and start < stop for begin, stop, _ in marks):
                 marks.append((start, end, ERROR if level >= LEVELS["ERROR"] else WARNING))
                 marks.sort(key=itemgetter(0))
         return painted(text, marks) if marks else text
-
-
-def _may_be_grave(beginning: str) -> bool:
-    lowered = beginning.lower()
-    return any(word in lowered for word in _GRAVE) or _GLOG.search(beginning) is not None
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[Span]:

@@ -16,10 +16,10 @@ def progress_bar(what: str, total_bytes: int | None) -> Iterator[Callable[[int],
     if total_bytes is None or not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console  # only for terminals
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich import console, progress  # only for terminals
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    done = progress.BarColumn(), progress.DownloadColumn(binary_units=True), progress.TimeRemainingColumn()
+    columns = progress.TextColumn("{task.description}"), *done
+    with progress.Progress(*columns, console=console.Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total_bytes)
         yield lambda count_bytes: bar.advance(task, count_bytes)

@@ -66,7 +66,11 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
         return _blame_signal(cause, summaries) if cause.forwarded else _blame_failure(cause, summaries, evidence)
     missing = find_missing_rank(evidence, summaries, hung)
     if missing is None and not summaries and hung and len(evidence) == 1:
-        missing = _only_rank(evidence[0])
+        # The state of ranks on other servers is unknown.
+        [rank] = evidence
+        doing = rank.stack.doing if rank.stack else "its state is unknown"
+        confidence = Confidence.UNSURE if rank.stack and rank.stack.in_collective else Confidence.LIKELY
+        missing = MissingRank(rank, "makes no progress", doing, confidence, hang_at(rank))
     if missing is not None:
         return _blame_missing_rank(missing, summaries)
     if summaries:
@@ -250,13 +254,6 @@ def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
             *(_follower(one, first) for one in summaries if one is not first),
         ),
     )
-
-
-def _only_rank(rank: RankEvidence) -> MissingRank:
-    """Return the only rank with evidence as the missing rank. The state of ranks on other servers is unknown."""
-    doing = rank.stack.doing if rank.stack else "its state is unknown"
-    confidence = Confidence.UNSURE if rank.stack and rank.stack.in_collective else Confidence.LIKELY
-    return MissingRank(rank, "makes no progress", doing, confidence, hang_at(rank))
 
 
 # --- words ---

@@ -37,9 +37,13 @@ def check_installed(packages: Sequence[str] = PACKAGES) -> None:
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Score:
     """Return sacrebleu's BLEU, by default cased, on detokenized text, with the tokenization of mteval-v13a."""
-    from sacrebleu.metrics.bleu import BLEU  # noqa: PLC0415 - slow to import
+    return _score("BLEU", hypotheses, references, **options)
 
-    metric = BLEU(**options)
+
+def _score(metric_name: str, hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Score:
+    from sacrebleu import metrics  # noqa: PLC0415 - slow to import
+
+    metric = getattr(metrics, metric_name)(**options)
     found = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(found.score, str(metric.get_signature()))
 
@@ -51,7 +55,6 @@ def all_scores(hypotheses: Sequence[str], references: Sequence[str], language: s
     pass through sacremoses' normalize-punctuation and tokenizer, without escapes, and are lower-cased. BLEU is computed
     without smoothing.
     """
-    from sacrebleu.metrics.chrf import CHRF  # noqa: PLC0415 - as above
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # noqa: PLC0415 - as above
 
     normalizer, tokenizer = MosesPunctNormalizer(language), MosesTokenizer(language)
@@ -61,10 +64,8 @@ def all_scores(hypotheses: Sequence[str], references: Sequence[str], language: s
     ]
     tokenized = bleu(*prepared, tokenize="none", lowercase=True, smooth_method="none", force=True)
     how = f"sacremoses {version('sacremoses')}: normalized punctuation, tokenized as {language}, not escaped"
-    chrf = CHRF()
-    of_characters = chrf.corpus_score(list(hypotheses), [list(references)]).score
     return Scores(
         bleu=bleu(hypotheses, references),
         bleu_tokenized=Score(tokenized.score, f"{tokenized.signature} ({how})"),
-        chrf=Score(of_characters, str(chrf.get_signature())),
+        chrf=_score("CHRF", hypotheses, references),
     )

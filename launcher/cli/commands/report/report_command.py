@@ -134,17 +134,15 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
 def _write_page(runs: list[RunFacts], html: str) -> None:
     # Only pages need matplotlib and Jinja2, which take a second to import.
     try:
-        from launcher.cli.commands.report.drawing import to_svg
+        from launcher.cli.commands.report import drawing, page
     except (ImportError, ValueError) as error:  # incomplete installation; unknown MPLBACKEND
         raise UsageError(f"matplotlib cannot be loaded: {error}", hint="pip install --upgrade matplotlib") from error
-    from launcher.cli.commands.report.page import to_html
-
-    page = to_html(runs, to_svg)
+    content = page.to_html(runs, drawing.to_svg)
     if html == STDOUT:
         # The page declares UTF-8, regardless of the terminal's encoding.
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-        write_out(page)
+        write_out(content)
         return
-    put(html, page.encode(), hint="use --html - to write to stdout")
+    put(html, content.encode(), hint="use --html - to write to stdout")
     with suppress(OSError):  # the file is written, even if stderr cannot be
         click.echo(f"wrote {escaped(os.fsdecode(html))}", err=True)

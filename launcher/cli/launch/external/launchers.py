@@ -54,21 +54,18 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
         if program not in PROGRAMS:
             return None
         launcher = PROGRAMS[program]
+    from launcher.cli.launch.external import command_lines, tlaunch_line  # only for other launchers
+
     if program in _STARTING:
         if words[:1] != [_STARTING[program]]:
             return None
         if program != "accelerate":
-            from launcher.cli.launch.external.tlaunch_line import TlaunchLine
-
-            return OtherLauncher(name, TlaunchLine(None, shell_words(("tlaunch", *words))))
+            return OtherLauncher(name, tlaunch_line.TlaunchLine(None, shell_words(("tlaunch", *words))))
         del words[0]
     if launcher is None:
         return OtherLauncher(name, None)
-    from launcher.cli.launch.external.command_lines import parse_line
-    from launcher.cli.launch.external.tlaunch_line import tlaunch_line
-
-    line = parse_line(words, {}, launcher)
-    found = tlaunch_line(line, by_python=launcher not in _BY_MPI_OR_SLURM) if line.program else None
+    line = command_lines.parse_line(words, {}, launcher)
+    found = tlaunch_line.tlaunch_line(line, by_python=launcher not in _BY_MPI_OR_SLURM) if line.program else None
     if found is None:
         return OtherLauncher(name, None, (*line.unknown, *(each.name for each in line.of("unclear"))))
     if program in _GIVE_LOCAL_RANK and not _WITHOUT_LOCAL_RANK & {each.key for each in line.typed}:
