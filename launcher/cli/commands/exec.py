@@ -64,7 +64,7 @@ table, layout, host order or MPI library; 126 COMMAND could not be started, 127 
 
 
 class _Exec(TakesCommand):
-    """A command that reports a wrong command line once for all ranks of the engine."""
+    """A command whose usage errors are reported once per host, not by every rank that the engine started."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -198,7 +198,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """Return a warning if the table's only server may be another machine; raise if the rank belongs to another server."""
+    """Raise if the rank belongs on another server. Return a warning if the only server may be another machine."""
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)

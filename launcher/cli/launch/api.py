@@ -1,13 +1,13 @@
 """`tlaunch.launch`: `tlaunch run` for Python programs and notebooks.
 
-The launcher is a separate process, because it forks and handles signals, which is unsafe with a notebook's threads or an
-event loop. This process sends it the options, shows its output, and reads the result.
+The launcher is a separate process, because it forks and handles signals, which is unsafe with a notebook's threads or
+an event loop. The calling process sends the options to the launcher, shows its output, and reads its result.
 
-Output that `sys.stdout` or `sys.stderr` does not accept is dropped. In the main thread, Ctrl-C (or a notebook's interrupt)
-ends the run within `grace` seconds, and a second Ctrl-C ends it at once. KeyboardInterrupt is raised after all processes of
-the run have ended. The run also ends if this process does.
+Output that cannot be written to `sys.stdout` or `sys.stderr` is dropped. In the main thread, Ctrl-C (or a notebook's
+interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it at once. KeyboardInterrupt is raised after
+all processes of the run have ended. The run also ends if the calling process ends.
 
-In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
+In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Then only `tlaunch stop` can end the run early.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ def launch(
 ) -> LaunchResult:
     """Start a run as `tlaunch run` does (see its --help for the keywords), wait for it to end, and return its result.
 
-    Lines that `console` selects go to `sys.stdout`, other output to `sys.stderr`. Failing ranks only change `exit_code`.
-    Raise TlaunchError, and start nothing, if the options, rank table, layout or program are invalid. Times are in seconds.
+    Lines that `console` selects go to `sys.stdout`, other output to `sys.stderr`. If ranks fail, no exception is
+    raised; see `exit_code`. Raises TlaunchError before anything starts if the options, rank table, layout or program
+    are invalid. Times are in seconds.
     """
     return _result(_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 
@@ -131,7 +132,7 @@ def _options(given: dict[str, Any]) -> RunOptions:
 
 
 def _result(answer: Mapping[str, Any]) -> LaunchResult:
-    """Return the result of a run. Raises the TlaunchError that the launcher process answered."""
+    """Return the result of a run, or raise the TlaunchError that the launcher process reported."""
     if reported := answer.get("error"):
         error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
         error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
@@ -141,9 +142,9 @@ def _result(answer: Mapping[str, Any]) -> LaunchResult:
 
 
 def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
-    """Return the strings and paths of a list keyword as strings.
+    """Convert a keyword that is a list of strings and paths to strings.
 
-    Raises UsageError if the value is a single string, a function, or contains other types.
+    Raises UsageError if the value is a single string or a function, or if it contains other types.
     """
     if callable(given):
         hint = "put the function into a script that every rank runs: launch(['python', 'train.py'], ...)"
@@ -158,7 +159,7 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return variables as `--env` expects them. Raises UsageError for a name with `=`, or another type than str."""
+    """Return the variables in the form of `--env`. Raises UsageError if a name contains `=` or a type is not str."""
     hint = "write env={'NCCL_DEBUG': 'INFO'}"
     for name, value in env.items():
         if not isinstance(name, str) or "=" in name:  # not shown: the text after = may be a secret
@@ -169,7 +170,7 @@ def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _run_apart(options: RunOptions) -> dict[str, Any]:
-    """Run the launcher in a child process; return its answer with the outcome or the error."""
+    """Run the launcher in a child process; return its reply, which contains the outcome or the error."""
     with (
         tempfile.TemporaryFile() as file,
         # If stdin, stdout or stderr is closed, the file may have its descriptor, which a child cannot inherit.
@@ -203,7 +204,7 @@ def _run_apart(options: RunOptions) -> dict[str, Any]:
 
 
 def _output(stream: TextIO | None, original: TextIO | None) -> int | None:
-    """Return the `stdout` or `stderr` argument of Popen for a stream of this process."""
+    """Return the value to pass to Popen as `stdout` or `stderr`, so that output goes to a stream of this process."""
     if stream is None:  # a program without a console
         return subprocess.DEVNULL
     with suppress(OSError, ValueError):  # the reader has closed
