@@ -49,9 +49,7 @@ def _run(given: dict[str, Any], answer_fd: int) -> int:
 
 
 def _checked(given: dict[str, Any]) -> RunOptions:
-    """Return the options; raise UsageError if a value has the wrong type or is outside the range that `tlaunch run`
-    accepts.
-    """
+    """Return the options; raise UsageError if a value has the wrong type or is out of range for `tlaunch run`."""
     try:
         options = decode(RunOptions, given)
         keep_max_table_size()

@@ -173,9 +173,7 @@ def _call(words: Sequence[str]) -> Any:
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
-    """Call `work` and exit with the exit code that it returns, or print the error that it raises and exit with its
-    code.
-    """
+    """Call `work` and exit with the exit code that it returns. If it raises, print the error and exit with its code."""
     # If stdin, stdout or stderr is closed, the next pipe would get its descriptor and be mistaken for it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

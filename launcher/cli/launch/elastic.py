@@ -43,8 +43,7 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
 
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
-    """Yield the line about attempt 0 if --exclude does not change its devices. If it does, the console prints the line.
-    """
+    """Yield the line about attempt 0 if --exclude does not change its devices; if it does, the console prints it."""
     from launcher.cli.text.membership_text import attempt_text  # only for elastic runs
 
     allotment = _first(elastic, len(servers))

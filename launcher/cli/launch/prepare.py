@@ -214,9 +214,7 @@ def _scheduler(
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run. If ranks start elsewhere, `fault` is an error that the program would cause on this
-    machine.
-    """
+    """Yield the notes on a run. If ranks start elsewhere, `fault` is the error that the program has on this machine."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes

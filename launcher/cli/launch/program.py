@@ -34,9 +34,7 @@ class Program:
 
     @cached_property
     def python(self) -> PythonCommand | None:
-        """The Python program that `argv` runs; None if it is not Python, or if forked ranks could not start it the same
-        way.
-        """
+        """The Python program that `argv` runs; None if it is not Python or cannot run in forked ranks."""
         return parse_python(self.argv, self.environment.get("PATH"), self.cwd)
 
     @property

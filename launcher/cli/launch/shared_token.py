@@ -27,8 +27,7 @@ _MODE = 0o600
 
 
 def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
-    """Return the token that other servers must present, and store it where they can read it; "" if that is impossible.
-    """
+    """Return the token that other servers must present, and store it for them; return "" if it cannot be stored."""
     if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
         return chosen
     if (own := _own_file()) is None:

@@ -252,8 +252,7 @@ def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engi
 def _of_names(
     line: Line, count: re.Match[str], servers: int, per_server: int | None, engine: tuple[str, ...]
 ) -> ServerAddresses:
-    """Return the options for several servers. The line names only the first server, or none; others get placeholders.
-    """
+    """Return the options for several servers. The line names at most the first; others get placeholders."""
     shown, ranks = "N" if per_server is None else str(per_server), line.number_of("ranks")
     if per_server and ranks and servers <= MAX_NAMED and ranks % per_server:  # the last one has fewer
         shown = ",".join([shown] * (servers - 1) + [str(ranks % per_server)])
