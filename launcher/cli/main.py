@@ -226,8 +226,7 @@ def _requested_exit_code(error: BaseException) -> int | None:
 def _fail(error: OSError) -> int:
     """Report an OSError and return the exit code.
 
-    The exit code is 2 if stdout cannot be written, because 1 is the code of commands such as `table diff` for a
-    difference.
+    The exit code is 2 if stdout cannot be written, because 1 means a difference in commands such as `table diff`.
     """
     if isinstance(error, BrokenPipeError):  # the reader closed the pipe on purpose
         return EXIT_FAILURE

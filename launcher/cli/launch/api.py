@@ -108,8 +108,8 @@ def launch(
     """Start a run as `tlaunch run` does (see its --help for the keywords), wait for it to end, and return its result.
 
     Lines that `console` selects go to `sys.stdout`, other output to `sys.stderr`. If ranks fail, no exception is
-    raised; see `exit_code`. Raises TlaunchError before anything starts if the options, rank table, layout or program
-    are invalid. Times are in seconds.
+    raised; see `exit_code`. Raises TlaunchError, and starts nothing, if the options, rank table, layout or program are
+    invalid. Times are in seconds.
     """
     return _result(_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
 

@@ -15,8 +15,7 @@ from launcher.mesh.layouts import elastic_layouts
 def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: Callable[[Layout], bool]) -> Elastic:
     """Return the devices that the run may use, and its layout for each number of devices.
 
-    Raises UsageError if --exclude does not name a device, and RefusedLayoutError if no layout fits the remaining
-    devices.
+    Raises UsageError if --exclude does not name a device, and RefusedLayoutError if no layout fits the other devices.
     """
     excluded = frozenset[int]().union(*(_excluded(name, cluster.servers) for name in exclude))
     servers = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}

@@ -18,8 +18,8 @@ from launcher.engines.mpi_match import variables_under
 def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
     """Return the run with its network interface on this machine, and with variables for the ranks' MPI library.
 
-    A run on one server is returned unchanged. On other servers, the agents determine the interface. The interface of
-    this machine is shown and recorded in run.json. `host` describes this machine and the servers' resolved names; it is
+    A run on one server is returned unchanged. Agents on other servers find their own interface. This machine's
+    interface is shown and recorded in run.json. `host` describes this machine and the servers' resolved names; it is
     read if omitted.
     """
     servers = prepared.used.servers
@@ -49,8 +49,7 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
 def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Return a note on the network interface that ranks use, unless the user has set it.
 
-    `interface` is the interface of this machine's ranks; None if no ranks run on this machine. `chosen` has the
-    variables that the user has set.
+    `interface` is the interface of ranks on this machine, if there are any. `chosen` has the variables set by the user.
     """
     names = [name.removesuffix("SOCKET_IFNAME") for name in INTERFACE_VARIABLES if name not in chosen]
     if not names or are_on_loopback(servers):

@@ -29,8 +29,8 @@ from launcher.supervise.tree import something_left
 def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: ProcessPlace | None, until: float) -> None:
     """Join the run, start this server's ranks, and supervise them until they end.
 
-    `place` is this process's place among the engine's processes, if the engine starts one for each rank. `until` is the
-    deadline to join, on the monotonic clock.
+    If the engine starts a process per rank, `place` is this process's place among them. `until` is the deadline for
+    joining, on the monotonic clock.
     """
     members, trouble = (None, None) if place is None else _members(place, endpoint)
     host = read_host()

@@ -214,8 +214,8 @@ def join_first_server(
 ) -> Session:
     """Join the run that the first server coordinates, if the same command is started by hand on each server.
 
-    Blocks until the time `until` (on the monotonic clock) at most. Raises a TlaunchError if the first server does not
-    answer in time or rejects this server.
+    Blocks until `until` (monotonic clock) at most. Raises a TlaunchError if the first server does not answer by then,
+    or rejects this server.
     """
     first = servers[Cluster(servers).first_server].server_id
     whom = f"the launcher on server {first}"

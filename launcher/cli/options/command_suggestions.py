@@ -24,8 +24,7 @@ INDENT = " " * 4  # of lines to copy; they are not wrapped
 def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
     """Return an error with the equivalent command if `tlaunch run` got options of another launcher.
 
-    Return None if the line has another fault, or if it has only one option of another launcher and no program. `words`
-    is the full command line.
+    Return None if the line has another fault, or just one foreign option and no program. `words` is the whole line.
     """
     command, name = context.command, context.info_name or ""
     if not isinstance(command, TakesCommand) or not command.is_like_run or name not in words:

@@ -85,8 +85,7 @@ class LazyGroup(Group):
 class TakesCommand(click.Command):
     """A command that ends in `-- COMMAND`.
 
-    `--` without COMMAND is an error, because in a script COMMAND may come from an empty variable. click itself would
-    ignore the `--`.
+    `--` without COMMAND is an error, because COMMAND may be an empty variable of a script. click would ignore the `--`.
     """
 
     without = "start the bundled trainer"  # what the command does without COMMAND

@@ -1,8 +1,7 @@
 """The project file: default options per command, in `tlaunch.toml` or in `[tool.tlaunch]` of pyproject.toml.
 
-The command line and environment variables take precedence, because click gets the file's values as defaults
-(`default_map`). Agents and the ranks of `tlaunch exec` do not read the file: it may differ between servers.
-`project_place.py` finds the file.
+The command line and environment variables take precedence: click gets the file's values as defaults (`default_map`).
+Agents and ranks of `tlaunch exec` ignore the file, as it may differ between servers. `project_place.py` finds it.
 """
 
 from __future__ import annotations

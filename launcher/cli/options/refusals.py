@@ -137,8 +137,8 @@ def _usage(context: click.Context | None) -> str | None:
 def _hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Group) -> str | None:
     """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
 
-    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the full
-    command line of `group`.
+    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the whole
+    command line.
     """
     own = (*(words[: words.index("--")] if "--" in words else words), "")
     command: click.Command = group  # that `words` call

@@ -51,8 +51,8 @@ def fitted(
 ) -> list[str]:
     """Like `aligned`, but shrink the table to fit within `width` characters if possible.
 
-    `giving_way` lists the columns to shrink, in this order, with their minimum widths. A minimum width of 0 drops the
-    column. Other columns keep their width.
+    `giving_way` lists the columns to shrink, in this order, with their minimum widths; 0 drops the column. Other
+    columns keep their width.
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     whole = {name: max(map(columns_of, column)) for name, *column in zip(header, *table, strict=True)}

@@ -48,8 +48,7 @@ class Feed(Protocol):
     def next_text(self, *, ended: bool = False) -> bytes | None:
         """Return some new lines, or None if there are none yet. Does not block.
 
-        `ended` means that all ranks have ended. Then partial lines are returned too, and lines do not wait for other
-        ranks.
+        Once all ranks have ended (`ended`), partial lines are returned too, and no line waits for other ranks.
         """
 
     def partial(self) -> Mapping[int, PartialLine]:

@@ -60,8 +60,7 @@ class ProgressText:
         self._sign_s: float | None = None  # when output of any rank was last seen; None without files
 
     def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
-        """Update the figures if it is time. `starts` has each rank's start; `ended` ranks are never reported as silent.
-        """
+        """Update the figures if it is time. `starts` has each rank's start; `ended` ranks never count as silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return

@@ -82,7 +82,6 @@ def write_out(text: str) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout as `write_out` does."""
     write_out("".join(f"{line}\n" for line in lines))
 
 

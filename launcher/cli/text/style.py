@@ -70,8 +70,8 @@ class Screen:
     def wrapped(self, line: str) -> str:
         """Wrap a line between words at the terminal's width.
 
-        A command in backticks is not split, so that it can be copied. A command that is longer than a line starts on a
-        new line, and the terminal wraps it.
+        A command in backticks is not split, so that it can be copied. A command longer than a line starts on a new
+        line.
         """
         if self.columns is None or columns_of(click.unstyle(line)) <= self.columns:
             return line
@@ -106,8 +106,7 @@ def takes_escapes(stream: TextIO) -> bool:
 def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
     """Return the capabilities of `stream`.
 
-    `wanted` (--color) decides whether colours are used. If it is None, NO_COLOR or FORCE_COLOR decides; otherwise only
-    terminals get colours.
+    Colours are used if `wanted` (--color) says so. If it is None, NO_COLOR, FORCE_COLOR or the kind of stream decides.
     """
     if wanted is None:
         is_forced = os.environ.get("FORCE_COLOR", "") not in {"", "0"}

@@ -156,8 +156,7 @@ def without_settings(options: RunOptions) -> RunOptions:
 def toml_lines(settings: Sequence[EffectiveSetting], others: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a --config file with all settings. Comments give the origin of each setting.
 
-    The first line is a comment with the command that repeats the run with this file; `others` are the command's other
-    options.
+    The first line is a comment with the command that repeats the run from this file; `others` are its other options.
     """
     command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={FILE}"))
     filled_in = ", and fill in the masked values" if MASK in command else ""

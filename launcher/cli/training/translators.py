@@ -79,9 +79,9 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
     """Yield the directory of a trained translation model, and its name for messages.
 
     `reference` is a model directory, a run or a checkpoint. For a run, its final model is used, or its newest
-    checkpoint if there is no model yet. A checkpoint of any layout is merged into a temporary directory, which is
-    removed afterwards. Raises UnreadableError if the model does not exist or is damaged, and UsageError if it belongs
-    to another program.
+    checkpoint if there is no model yet. A checkpoint of any layout is merged into a temporary directory, removed
+    afterwards. Raises UnreadableError if the model is missing or damaged, and UsageError if it belongs to another
+    program.
     """
     places = [Path(reference), runs_dir / reference] if reference else []
     with suppress(TlaunchError):  # the reference may be a checkpoint

@@ -81,8 +81,7 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
     """Yield the average of the newest `count` intact checkpoints in `paths`, and show a progress bar.
 
     `reference` is the command's argument. Files are verified against their digests first. A damaged checkpoint is
-    reported and replaced by an older one. Raises UsageError if too few checkpoints are intact, or if they come from
-    different trainings.
+    reported and replaced by an older one. Raises UsageError if too few are intact, or if their trainings differ.
     """
     check_numpy()
     from launcher.checkpoint.average import AveragedBoxes

@@ -83,8 +83,8 @@ def _who(global_ranks: Collection[int]) -> str:
 def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     """Find the run, and open the chosen logs.
 
-    Raises UsageError if an option does not apply to this run, and UnreadableError if the run or its run.json does not
-    exist.
+    Raises UsageError if an option does not apply to this run, and UnreadableError if the run or its run.json is
+    missing.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)

@@ -166,7 +166,7 @@ LOOK_S = 0.5  # between two checks of the run's state; also the time to read on 
 def show_live(chosen: ChosenLogs) -> int:
     """Print the selected logs to stdout and follow them until the run ends; return the run's exit code.
 
-    Raises BrokenPipeError if stdout's reader has exited, and UnreadableError if stdout cannot be written or the run was
+    Raises BrokenPipeError if stdout's reader has exited, UnreadableError if stdout is unwritable or the run was
     removed.
     """
     logs, options, shape = chosen.logs, chosen.options, chosen.shape

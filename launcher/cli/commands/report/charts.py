@@ -37,7 +37,6 @@ class Series:
 
     @property
     def values(self) -> list[float]:
-        """The finite values."""
         return [y for _, y in self.points if y is not None]
 
 

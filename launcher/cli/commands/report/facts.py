@@ -145,8 +145,7 @@ def unit_of(runs: Sequence[Measured]) -> str:
 def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
     """Return the steps parsed from a rank's output if there is no metrics.jsonl, and the metrics including them.
 
-    `pattern` replaces the built-in formats for figures in the rank's output. Raises UsageError if matching takes too
-    long.
+    `pattern` replaces the built-in formats for figures in the rank's output. Raises UsageError if it takes too long.
     """
     if metrics.found or metrics.unreadable is not None:
         return LoggedSteps(), metrics

@@ -45,8 +45,7 @@ class RecentMetrics:
         """Return the steps of the last five minutes, at most 15,000, in file order.
 
         Includes steps of the run that this one was resumed from. Excludes steps that were computed again after a
-        restart, steps of a metrics file that was removed, and steps with a time in the future or after the time of the
-        last step.
+        restart, steps of a removed metrics file, and steps whose time is in the future or later than the last step's.
         """
         records = self._reader.read()
         if not self._reader.found or self._reader.beginnings != self._beginnings:

@@ -79,8 +79,8 @@ class Line:
 def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher | None = None) -> Line:
     """Parse the words after a launcher's name: options, then a program with its arguments. Secrets are masked.
 
-    `own` maps tlaunch's options to their number of values; it is empty for a line of another launcher. If `launcher` is
-    None, it is detected from the options.
+    `own` maps tlaunch's options to their number of values; it is empty for another launcher's line. A `launcher` of
+    None is detected from the options.
     """
     kept: list[str] = []
     typed: list[Typed] = []

@@ -215,8 +215,8 @@ def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAdd
 def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str, int]:
     """Return the number of ranks on each host in a host list of mpirun, such as `h1:4,h2` or `h1,h1,h2`.
 
-    Each host has `devices` ranks, or one rank for each of its slots. If `ranks` is given, it is the total; hosts are
-    filled in order.
+    Each host has `devices` ranks, or one rank per slot. If `ranks` is given, it is the total; hosts are filled in
+    order.
     """
     counts: Counter[str] = Counter()
     for host in listed.split(","):
