@@ -49,7 +49,7 @@ def _run(given: dict[str, Any], answer_fd: int) -> int:
 
 
 def _checked(given: dict[str, Any]) -> RunOptions:
-    """Return the options. Raises UsageError if one has the wrong type or is out of the range of `tlaunch run`."""
+    """Return the options; raise UsageError if a value has the wrong type or is out of range for `tlaunch run`."""
     try:
         options = decode(RunOptions, given)
         keep_max_table_size()

@@ -1,4 +1,4 @@
-"""The `tlaunch` command: its table of subcommands, which are imported when called, and its error reporting."""
+"""The `tlaunch` command: the table of subcommands (each is imported when called), and error reporting."""
 
 # ruff: noqa: E402 - see `_ends_silently`
 
@@ -107,7 +107,7 @@ Exit codes:
 
 
 class _Ended(BaseException):
-    """A termination signal. Like KeyboardInterrupt it is not an Exception, so that `except Exception` does not catch it."""
+    """Raised by a termination signal. Like KeyboardInterrupt, it is not caught by `except Exception`."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -173,7 +173,7 @@ def _call(words: Sequence[str]) -> Any:
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
-    """Call `work`, print its error if it raises one, and exit with the code of the result or error."""
+    """Call `work` and exit with the exit code that it returns. If it raises, print the error and exit with its code."""
     # If stdin, stdout or stderr is closed, the next pipe would get its descriptor and be mistaken for it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -224,9 +224,9 @@ def _requested_exit_code(error: BaseException) -> int | None:
 
 
 def _fail(error: OSError) -> int:
-    """Report a system error and return the exit code.
+    """Report an OSError and return the exit code.
 
-    The code is 2 if stdout cannot be written, because `diff` uses 1 for a difference.
+    The exit code is 2 if stdout cannot be written, because 1 means a difference in commands such as `table diff`.
     """
     if isinstance(error, BrokenPipeError):  # the reader closed the pipe on purpose
         return EXIT_FAILURE

@@ -1,4 +1,4 @@
-"""The options of `tlaunch run` as one record, and checks of their combinations."""
+"""The options of `tlaunch run` as one record, and checks of which can be combined."""
 
 from __future__ import annotations
 
@@ -127,12 +127,12 @@ class RunOptions:
 
     @property
     def port_by_hand(self) -> int:
-        """The coordinator's port for servers that are started by hand."""
+        """The coordinator's port if servers are started by hand: --coordinator-port or the default."""
         return self.coordinator_port or DEFAULT_COORDINATOR_PORT
 
 
 def check_options(options: RunOptions) -> None:
-    """Raise UsageError if two options exclude each other, or an option needs another one."""
+    """Raise UsageError if options cannot be combined, or if an option needs another option that is missing."""
     contradictory = {
         "--rank-table and --devices": options.rank_table is not None and options.devices is not None,
         "--preload and --no-preload": options.preload is not None and options.no_preload,
@@ -184,14 +184,14 @@ def _check_engine_options(options: RunOptions) -> None:
 
 
 def flag(name: str) -> str:
-    """Return the option for a field of RunOptions that takes a value."""
+    """Return the command-line option for a field of RunOptions."""
     return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def words_of_option(name: str, value: Any) -> Iterator[str]:
     """Yield the command-line words that set a field of RunOptions to `value`.
 
-    A tuple yields one word for each of its parts, and None yields nothing.
+    A tuple gives one word for each part; None gives no words.
 
     >>> list(words_of_option("engine_options", ("--mca", "a"))), list(words_of_option("lost_after", None))
     (['--engine-option=--mca', '--engine-option=a'], [])
@@ -201,9 +201,9 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
 
 
 def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
-    """Return the variables of an option like `--env`: KEY=VALUE, or KEY to copy the current value. The last value wins.
+    """Parse values of --env or a similar option: KEY=VALUE, or KEY to copy the current value. The last value wins.
 
-    Raises UsageError if a pair has another form, or tlaunch sets the variable itself.
+    Raises UsageError if a value has another form, or if tlaunch sets the variable itself.
     """
     variables: dict[str, str] = {}
     for pair in pairs:
@@ -226,9 +226,9 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
 
 
 def signal_numbers(names: str) -> tuple[int, ...]:
-    """Parse the value of --forward-signals, such as "USR1,SIGHUP". "" and "none" give no signals.
+    """Parse the value of --forward-signals, such as "USR1,SIGHUP". "" and "none" mean no signals.
 
-    Raises UsageError if a name is unknown, or the signal cannot be forwarded.
+    Raises UsageError if a name is unknown or the signal cannot be forwarded.
     """
     wanted = [name.strip().upper().removeprefix("SIG") for name in names.split(",")]
     if wanted in ([""], ["NONE"]):
@@ -255,7 +255,7 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
 
 
 def check_name_length(name: str, max_bytes: int, added: str) -> None:
-    """Raise UsageError if a name has more than `max_bytes` bytes, so that a directory's name has no room for `added`."""
+    """Raise UsageError if a name is longer than `max_bytes`, which leaves no room to add `added` in a file name."""
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
@@ -265,9 +265,9 @@ def check_name_length(name: str, max_bytes: int, added: str) -> None:
 
 
 def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
-    """Return the options with `server` from the environment, if servers are started by hand from a rank table.
+    """Return the options. If servers are started by hand from a rank table, `server` may come from the environment.
 
-    Raises UsageError if `server` or `coordinator_port` is given, but the run does not use it.
+    Raises UsageError if `server` or `coordinator_port` is given but has no effect on this run.
     """
     if options.by_engine and options.coordinator_port is not None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The commands: a file per verb, or for two verbs that share most of it. `launcher.cli.main` imports only the called one.
+"""The commands: one file each, or one file for two similar commands. Only the called command is imported.
 
 To change a command: launcher/cli/main.py (a file or folder here; stdout is data, everything else goes to stderr).
 To change the page of `tlaunch report --live`: report/live.py, report/live_server.py, templates/live.html,

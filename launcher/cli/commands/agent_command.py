@@ -1,4 +1,4 @@
-"""`tlaunch agent`: join a run as one server's agent. Internal: mpirun, srun and other launchers start it."""
+"""`tlaunch agent`: join a run as one server's agent. Internal: started by mpirun, srun and other launchers."""
 
 from __future__ import annotations
 

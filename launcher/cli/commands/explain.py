@@ -184,7 +184,7 @@ def _lines(explained: Explained) -> Iterator[str]:
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield lines in columns. A terminal gets origins wrapped within their column. Values are never cut, for `grep`."""
+    """Yield the rows in aligned columns. A terminal gets wrapped origins. Values are never cut, so `grep` works."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)

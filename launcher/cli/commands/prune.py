@@ -99,7 +99,7 @@ def prune(
 
 
 def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, ...]) -> bool:
-    """Return whether a run is selected. Report a selected run that is kept, unless it is kept for being active."""
+    """Return whether to remove a run. If a selected run must be kept, report why, unless it is active."""
     state = found.state
     if states and state.state.value not in states:
         return False
@@ -111,7 +111,7 @@ def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, .
 
 
 def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
-    """Return the chosen runs that no remaining run was resumed from. Report the others."""
+    """Return the chosen runs, except those that a remaining run was resumed from; report these exceptions."""
     while True:
         left = [each.root for each in found if each not in chosen]
         needed = continued_among([each.root for each in chosen], [*left, *others])

@@ -87,7 +87,7 @@ def _listed(places: tuple[Path, ...]) -> str:
 
 
 def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN, *, placed: bool = False) -> list[str]:
-    """Return the table in lines of at most `width` columns. `placed` adds the DIRECTORY column."""
+    """Return the lines of the table of runs, at most `width` columns wide. `placed` adds the DIRECTORY column."""
     table, giving_way = [HEADER, *map(_row, states)], GIVING_WAY
     without = [] if placed else [DIRECTORY]
     if all(row[HEADER.index(CONTINUES)] == NOTHING for row in table[1:]):
@@ -100,7 +100,7 @@ def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN, *, plac
 
 
 def _may_be_active(state: RunState) -> bool:
-    """Return whether a run may be active. One from before this machine's last boot is not."""
+    """Return whether a run may be active. A run that started before this machine's last boot is not active."""
     return (
         state.state.going_on
         or (state.state.value == "unwatched" and state.lives)

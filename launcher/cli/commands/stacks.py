@@ -50,7 +50,7 @@ RankRange = tuple[int, int]  # first and last, inclusive
 
 @frozen
 class Seen:
-    """The collected stacks, by ascending global rank. Every rank in `stacks` is also in `pids`."""
+    """The collected stacks, by ascending global rank. All ranks in `stacks` are also in `pids`."""
 
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
@@ -127,7 +127,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
-    """Return the stacks that agents collected; raise if no rank is alive, or too few servers answered to know."""
+    """Return the stacks that agents collected; raise TlaunchError if there are none."""
     answers = tuple(answers)
     ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}
@@ -144,7 +144,7 @@ def _answered(
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
-    """Return the PIDs of the living ranks on this machine; raise if there are none. Start times rule out reused PIDs."""
+    """Return the PIDs of live ranks on this machine; raise if there are none. Start times exclude reused PIDs."""
     living = {
         look.global_rank: look.process.pid
         for look in state.ranks
@@ -165,7 +165,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Collect the stacks of these ranks, for about a second at most; raise if every rank ended before it answered."""
+    """Collect these ranks' stacks, waiting about a second at most; raise if all ranks ended before they answered."""
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)

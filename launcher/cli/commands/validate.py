@@ -112,9 +112,9 @@ def validate(
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    """Check files one after another, those of directories sorted by path. Blocks while reading.
+    """Check files one by one; files in a directory are checked in the order of their paths. Blocks while reading.
 
-    Files of directories that are not rank tables are added to `others`.
+    Files in a directory that are not rank tables are added to `others`.
     """
     for name in names:
         if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises if a name is too long
@@ -131,7 +131,7 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
-    """Return an element of the output of `--json`. It has `error` only if the file cannot be read."""
+    """Return the result for one file as in `--json`. It has the key `error` only if the file cannot be read."""
     report = checked.report
     return {
         "path": checked.name,
@@ -145,7 +145,7 @@ def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
 
 
 def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> str:
-    """Return the problems with their source lines, then a summary; empty if --quiet suppresses everything."""
+    """Return the problems with their source lines, then a summary. Return "" if --quiet suppresses all of it."""
 
     def style(place: str, kind: str, severity: Severity) -> tuple[str, str]:
         return screen.paint(place, STRONG), screen.paint(kind, ERROR if severity.value == "error" else WARNING)
@@ -164,7 +164,7 @@ def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> 
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
-    """Yield a line with the number of problems that have a certain repair and the command that makes it."""
+    """If problems can be repaired safely, yield a line with their number and the command that repairs them."""
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return
@@ -206,7 +206,7 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
-    """Check a file of a directory; return None if it is not a rank table."""
+    """Check a file that was found in a directory; return None if it is not a rank table."""
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise; skip pipes
         return None
     try:

@@ -60,7 +60,7 @@ def why(*, run: str | None, as_json: bool, lost_server: bool, runs_dir: Path) ->
 
 
 def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
-    """Yield everything known about a run's failures, safe to show on `screen`."""
+    """Yield lines with everything known about a run's failures, safe to show on `screen`."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     stuck = not_exiting(state)
     nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
@@ -93,7 +93,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 
 def _going_on(state: RunState) -> Iterator[str]:
-    """Yield the last known state of a lost run, why the run is not restarted, and how to resume it."""
+    """Yield a lost run's last known state, the reason that a run is not restarted, and how to resume it."""
     progress, is_lost = state.progress, state.state.value == "lost"
     if is_lost and progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
@@ -114,7 +114,7 @@ def _going_on(state: RunState) -> Iterator[str]:
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
-    """Return whether an attempt failed. Ranks of a stopped run ended on request, which is not a failure."""
+    """Return whether an attempt failed. An attempt that ended because the run was stopped did not fail."""
     if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
         return False  # not all servers joined; nothing else is known
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
@@ -127,7 +127,7 @@ def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen)
 
 
 def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
-    """Yield the failed ranks of an attempt without a verdict (as under run.sh), and the log of the first one."""
+    """For an attempt without a verdict (as under run.sh), yield its failed ranks and the first failed rank's log."""
     failed = [ended for ended in attempt.exits if ended.failed]
     yield "no verdict was recorded; ranks failed in this order:" if failed else "no verdict was recorded"
     for ended in failed:
@@ -151,7 +151,7 @@ def _place(attempt: Attempt, state: RunState) -> Callable[[int], str]:
 
 
 def _log(culprit: int, attempt: int, state: RunState, *, with_end: bool) -> Iterator[str]:
-    """Yield the path of the culprit's log. `with_end` adds its last lines if this is the latest attempt."""
+    """Yield the path of the culprit's log. `with_end` adds the log's last lines if this is the latest attempt."""
     path = state.run_dir.train_log(culprit)
     if state.part is not None and culprit not in state.part and not path.exists():
         with suppress(UnreadableError):

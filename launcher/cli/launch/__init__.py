@@ -1,4 +1,4 @@
-"""Preparing and starting runs, shared by `run`, `exec`, `doctor`, `render`, `explain` and `launcher.launch`.
+"""Prepare and start runs. Shared by `run`, `exec`, `doctor`, `render`, `explain` and `launcher.launch`.
 
 To change what is said with `-v` and `-q`: begin.py, start.py, launcher/cli/text/console.py (errors and verdicts are
     always shown).

@@ -34,7 +34,7 @@ class LaunchOutcome:
 
 
 def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
-    """Create the run directory and print notes, before any rank starts. Raises UnreadableError if it cannot be created."""
+    """Create the run directory and print notes, before ranks start. Raises UnreadableError if that fails."""
     request, options = prepared.request, to_record(prepared.options)
 
     def specify(name: str) -> RunSpec:
@@ -58,7 +58,7 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
 
 
 def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> LaunchOutcome:
-    """Wait in the parent process until the detached run has started or failed to start."""
+    """Called in the parent process: wait until the detached run has started or has failed to start."""
     reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
     return LaunchOutcome(detached.wait_started(spec.name, reference), spec.run_dir)
 
@@ -68,8 +68,8 @@ def attendance(
 ) -> Callable[[], LaunchOutcome]:
     """Return a function that forwards signals, shows events, and blocks until all processes of the run have ended.
 
-    Call `attendance` inside `signals_held_back`, right after `start_agent`. Call the result outside of it. Only the ranks of
-    `server_index` are watched, if given. `quiet` shows only errors and verdicts.
+    Call this inside `signals_held_back`, right after `start_agent`; call the returned function outside of it. If
+    `server_index` is given, only that server's ranks are watched. `quiet` shows only errors and verdicts.
     """
     # Imported while the agent starts ranks.
     from launcher.cli.text import console as on_console
@@ -100,7 +100,7 @@ def attendance(
 
 
 def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
-    """Yield the decisions about a run: devices, layout, program, preloading, cores, port, failure handling."""
+    """Yield a line per decision about a run: devices, layout, program, preloading, cores, port, failure handling."""
     request, options, used = prepared.request, prepared.options, prepared.used
     source = "--devices" if options.devices is not None else "default"
     if request.cluster.source is not None:

@@ -30,7 +30,7 @@ FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
 
 
 class _Interrupted(BaseException):
-    """A signal that ends the wait. Like KeyboardInterrupt, it is not an Exception."""
+    """Raised if a signal ends the wait. Like KeyboardInterrupt, this is not a subclass of Exception."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +38,7 @@ class _Interrupted(BaseException):
 
 
 class Detached:
-    """A detached launcher, seen from its parent or child process; see `is_parent`."""
+    """A handle for a detached launcher. Parent and child both have it; `is_parent` tells them apart."""
 
     def __init__(self, console_log: Path, child: int | None, pipe_fd: int) -> None:
         self._console_log = console_log
@@ -50,7 +50,7 @@ class Detached:
         return self._child is not None
 
     def report_started(self) -> None:
-        """Report to the parent that the run has started; called in the child. Later calls do nothing."""
+        """Called in the child: report to the parent that the run has started. Later calls do nothing."""
         if self._pipe_fd >= 0:
             with suppress(OSError):  # the parent was killed
                 os.write(self._pipe_fd, b".")
@@ -58,7 +58,7 @@ class Detached:
             self._pipe_fd = -1
 
     def wait_started(self, name: str, reference: str | None) -> int:
-        """Wait in the parent until the run has started or failed; print its name or error, and return the exit code.
+        """Called in the parent: wait for the run to start or fail, print its name or error, and return the exit code.
 
         `reference` is the run's name for other commands, quoted for a shell; None prints only the name. Ctrl-C, SIGTERM
         or SIGHUP during the wait ends the run.
@@ -83,7 +83,7 @@ class Detached:
     def _wait(self) -> bool:
         """Return True if the child reported that the run has started.
 
-        Raises _Interrupted, after the child was sent the same signal, if a signal arrived, perhaps before the child was forked.
+        If a signal arrives, or arrived before the fork, forward it to the child and raise _Interrupted.
         """
         # `nohup` and background jobs of a shell ignore signals; keep that.
         heeded = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -107,7 +107,7 @@ class Detached:
 
 
 class Announcing:
-    """An observer that forwards everything to another one, and reports at the first event that the run has started."""
+    """An observer that forwards everything to another observer. The first event is reported as the start of the run."""
 
     def __init__(self, observer: Observer, detached: Detached) -> None:
         self._observer = observer
@@ -127,7 +127,7 @@ class Announcing:
 def detach(console_log: Path) -> Detached:
     """Fork. The child leads a new session, has no stdin, and writes its output to `console_log`.
 
-    Call it after the run directory is created, and before any thread or agent is started. Then the child must call
+    Call this after creating the run directory, and before starting any thread or agent. Afterwards the child must call
     `report_started`, and the parent `wait_started`. Raises OSError if `console_log` cannot be created, or fork fails.
     """
     log_fd = os.open(console_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -85,7 +85,7 @@ def render(spec: RunSpec) -> Iterator[str]:
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
-    """Yield the engine's command, after a comment for each file that it reads."""
+    """Yield a comment for each file that the engine's command reads, then the command."""
     for path, text in command.files.items():
         yield f"# {escaped(str(path))}:"
         yield from (f"#   {escaped(line)}" for line in text.splitlines())
@@ -101,7 +101,7 @@ def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> 
 
 
 def to_json(spec: RunSpec, recorded: Mapping[str, Any], command: EngineCommand | None) -> str:
-    """Return the run in the format of run.json, plus the engine's command if any, with secrets masked."""
+    """Return the run as in run.json, with secrets masked, and the command of the engine if there is one."""
     text = spec_to_json(spec, recorded)
     if command is None:
         return text

@@ -1,4 +1,4 @@
-"""The devices and layouts of an elastic run and of each of its attempts."""
+"""Devices and layouts for elastic runs and their attempts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.mesh.layouts import elastic_layouts
 def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: Callable[[Layout], bool]) -> Elastic:
     """Return the devices that the run may use, and its layout for each number of devices.
 
-    Raises UsageError if --exclude does not name a device, and RefusedLayoutError if no layout fits the devices it leaves.
+    Raises UsageError if --exclude does not name a device, and RefusedLayoutError if no layout fits the other devices.
     """
     excluded = frozenset[int]().union(*(_excluded(name, cluster.servers) for name in exclude))
     servers = {device.global_rank: index for index, server in enumerate(cluster.servers) for device in server.devices}
@@ -42,7 +42,7 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
 
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
-    """Yield the line about the first attempt if --exclude does not change its devices; the console shows other attempts."""
+    """Yield the line about attempt 0 if --exclude does not change its devices; if it does, the console prints it."""
     from launcher.cli.text.membership_text import attempt_text  # only for elastic runs
 
     allotment = _first(elastic, len(servers))
@@ -53,7 +53,7 @@ def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) 
 def first_allotment(request: Request) -> DeviceAssignment | None:
     """Return the devices and layout of an elastic run's first attempt, after all servers have joined.
 
-    Return None if each rank is on its device in the rank table, as in a run that is not elastic.
+    Return None if every rank uses its device from the rank table, as in a run that is not elastic.
     """
     elastic = request.supervision.elastic
     allotment = None if elastic is None else _first(elastic, len(request.cluster.servers))
@@ -69,7 +69,7 @@ def _first(elastic: Elastic, server_count: int) -> DeviceAssignment | None:
 def attempt_spec(
     request: Request, table_format: str, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> tuple[RunSpec, Mapping[str, str]]:
-    """Return the spec of an attempt on some of the run's devices, and their rank table in `table_format`."""
+    """Return the spec of an attempt on the allotted devices, and files with a rank table of these devices."""
     spec = assemble_attempt(request, allotment, number, name=name, master_port=master_port)
     if request.cluster.source is None:
         return spec, {}
@@ -78,7 +78,7 @@ def attempt_spec(
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return a rank table with some of a cluster's devices, in the original format if tlaunch can write it."""
+    """Return a rank table of `part`, some of a cluster's devices, in the original format if tlaunch can write it."""
     from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
     return convert_cluster(part, rewritten_format(table_format)).text

@@ -49,11 +49,11 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Return a function from a directory for files to the command that starts an agent on each of `servers`.
+    """Return a function that takes a directory for files and returns the command to start an agent on each server.
 
-    This may run the engine to read its version. With `mpi_ranks`, the engine starts a process for each rank, and one
-    process on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or cannot start
-    agents on these servers.
+    May run the engine to find its version. With `mpi_ranks`, the engine starts a process for each rank, and one of
+    these processes on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or
+    cannot start agents on these servers.
     """
     stretches = stretches_of(servers) if mpi_ranks else ()
     places = tuple(servers[index] for index, _ in stretches) or servers
@@ -109,7 +109,7 @@ def reachable(host: Host) -> tuple[str, ...]:
 
 
 def engine_command(prepared: Prepared, spec: RunSpec) -> EngineCommand:
-    """Return the command of `engine_for`, with an example endpoint and token of the coordinator."""
+    """Return the command from `engine_for` for display, with placeholders for the coordinator's endpoint and token."""
     servers = prepared.used.servers
     host = read_host(server_names(servers))
     endpoint = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")

@@ -1,4 +1,4 @@
-"""Reporting of errors once per host if an engine started many copies of a command."""
+"""Report an error once per host, even if an engine started many copies of the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _held: list[socket.socket] = []
 
 @contextmanager
 def reported_once(rank: EngineRank) -> Iterator[None]:
-    """Let only the first rank on this host report a TlaunchError; the others exit with its code silently."""
+    """Let only the first rank on this host report a TlaunchError. Other ranks exit silently with the same exit code."""
     try:
         yield
     except TlaunchError as error:
@@ -40,10 +40,10 @@ def reported_once(rank: EngineRank) -> Iterator[None]:
 
 
 def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
-    """Return True if this process is the first to bind an abstract socket name for the error.
+    """Return True if this is the first process on the host to bind an abstract socket name derived from the error.
 
-    The kernel releases the name when the process ends. Without abstract sockets, every process is first. The name is
-    derived from the hint, because messages may differ between ranks.
+    The kernel releases the name when the process ends. Without abstract sockets, every process is first. The name
+    depends on the hint rather than the message, because messages may differ between ranks.
     """
     words = f"{os.getuid()} {rank.job or os.getppid()} {error.hint or error.message}"
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -46,7 +46,7 @@ class Prepared:
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices of the ranks; for an elastic run, all that it may use."""
+        """The servers and devices that ranks run on. For an elastic run, all servers and devices that it may use."""
         return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property
@@ -56,7 +56,7 @@ class Prepared:
 
     @property
     def timed_name(self) -> str:
-        """The name of the run, with the current time."""
+        """The name of the run with the current time in front, as used for its directory."""
         return f"{time.strftime('%Y%m%d-%H%M%S')}-{self.name}"
 
 
@@ -71,7 +71,7 @@ def prepare(
 ) -> Prepared:
     """Check options, rank table, layout, recipe and command, in this order, without starting or creating anything.
 
-    Raises UsageError, UnreadableError, RefusedTableError or RefusedLayoutError if a check failed.
+    Raises UsageError, UnreadableError, RefusedTableError or RefusedLayoutError if a check fails.
 
     Args:
         options: The options of the run.
@@ -170,7 +170,7 @@ def _request(
 
 
 def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
-    """Return True if mpirun or srun must start a process for each rank, None if that is unknown."""
+    """Return whether mpirun or srun must start a process for each rank; None if unknown."""
     if not options.by_engine or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)
     return False if options.preload is not None else program.uses_mpi
@@ -181,9 +181,10 @@ def _scheduler(
 ) -> tuple[str, ...] | None:
     """Return the command of MindSpore's scheduler; None if the ranks do not need one.
 
-    With `auto`, a program that imports MindSpore and calls `init` gets a scheduler, as under msrun. With a rank table and
-    Ascend devices, it reads the table instead. For a program that is not started as Python, the scheduler is a copy of the
-    program, as under msrun, because its Python interpreter is unknown. Raises UsageError if `way` contradicts another option.
+    With `auto`, a program that imports MindSpore and calls `init` gets a scheduler, as under msrun. If there are a rank
+    table and Ascend devices, the program reads the table instead. For a program that is not started as Python, the
+    scheduler is a copy of the program, as under msrun, because its Python interpreter is unknown. Raises UsageError if
+    `way` contradicts another option.
     """
     given = [name for name in _DECIDED if name in user_env]
     if way == "cluster" and given:
@@ -213,7 +214,7 @@ def _scheduler(
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run. `fault` is a fault of the program on this machine, if ranks start elsewhere."""
+    """Yield the notes on a run. If ranks start elsewhere, `fault` is the error that the program has on this machine."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes

@@ -1,4 +1,4 @@
-"""The program that ranks run, and what can be found out about it before ranks start."""
+"""The program that ranks run, and properties of it that are determined before ranks start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Program:
 
     @cached_property
     def python(self) -> PythonCommand | None:
-        """The Python program that `argv` runs; None if it does not run Python, or in a way that ranks cannot imitate."""
+        """The Python program that `argv` runs; None if it is not Python or cannot run in forked ranks."""
         return parse_python(self.argv, self.environment.get("PATH"), self.cwd)
 
     @property
@@ -43,12 +43,12 @@ class Program:
 
     @property
     def target(self) -> str:
-        """The script or module as typed; the program's name if there is none."""
+        """The script or module as typed. For other programs, the name of the executable."""
         return Path(self.argv[0]).name if self.python is None else self.python.target
 
     @property
     def run_name(self) -> str:
-        """The name for the run: the script's or module's, not the interpreter's."""
+        """The default name for a run of this program: the name of the script or module, not of the interpreter."""
         if self.recipe is not None:
             return self.recipe
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
@@ -70,9 +70,9 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """The program's name if it imports mpi4py, else None.
+        """The program's name if it imports mpi4py, for a warning without --engine; else None.
 
-        To save time, only programs whose main file mentions mpi4py are searched.
+        To save time, imports are searched only if the program's main file mentions mpi4py.
         """
         if self.recipe is not None or self.python is None:
             return None
@@ -84,7 +84,7 @@ class Program:
     def uses_mindspore(self) -> bool:
         """Whether the program or its local modules import MindSpore and call its init().
 
-        Programs are searched only if MindSpore is installed in their Python; otherwise the import is optional.
+        False if MindSpore is not installed for the program's Python, because the import is then optional.
         """
         if self.recipe is not None or self.python is None:
             return False
@@ -93,7 +93,7 @@ class Program:
 
     @property
     def launcher_within(self) -> str | None:
-        """A warning if the program is another launcher, with the equivalent tlaunch command; else None."""
+        """If the program is another launcher, a warning with the equivalent tlaunch command; else None."""
         if self.recipe is not None or (found := other_launcher(self.argv, self.python)) is None:
             return None
         instead = ""

@@ -1,4 +1,4 @@
-"""Checks of a program before ranks start it, without executing it: missing files and modules, syntax errors."""
+"""Check a program for missing files, missing modules and syntax errors, without executing it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 
 
 def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
-    """Return the error that would prevent ranks from running `program` on this machine; None if none is found.
+    """Return an error that would keep ranks on this machine from running `program`; None if no error is found.
 
-    With `has_stdin`, ranks keep the standard input of the engine that starts them.
+    `has_stdin` means that ranks inherit standard input from the engine that starts them.
     """
     if program.recipe is not None:
         from launcher.cli.training.trainer_process import missing_for_trainer  # only for the bundled trainer
@@ -52,7 +52,7 @@ def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | 
 
 
 def _missing_program(program: Program) -> UnreadableError | None:
-    """Return the error for the command's first word or for the `#!` line of its file."""
+    """Return an error if the command's first word is not an executable program, or its `#!` line is invalid."""
     name, search = program.argv[0], program.environment.get("PATH", os.defpath)
     if (found := shutil.which(name, path=search)) is not None:
         if has_no_shebang(program.cwd / found):
@@ -82,7 +82,7 @@ def _missing_program(program: Program) -> UnreadableError | None:
 
 
 def _no_program(program: Program, search: str) -> UnreadableError | None:
-    """Return the error for a first word that is not a program, but an option or shell syntax."""
+    """Return an error if the command's first word is an option or shell syntax instead of a program."""
     name, *rest = masked_argv(program.argv)
     if name.startswith("-"):
         hint = f"write the program before its arguments: -- python train.py {shell_words((name, *rest))}"
@@ -145,7 +145,7 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
 
 
 def stdin_notes() -> Iterator[str]:
-    """Yield a note if this process's standard input has data, which ranks do not get."""
+    """Yield a note if standard input has data, because ranks do not get this data."""
     with suppress(OSError, ValueError):
         found = os.fstat(0)
         holds_data = stat.S_ISREG(found.st_mode) and found.st_size > os.lseek(0, 0, os.SEEK_CUR)

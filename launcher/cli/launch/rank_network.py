@@ -1,4 +1,4 @@
-"""Variables that ranks on several servers need to reach each other, and notes about them."""
+"""Environment variables with which ranks on several servers reach each other, and notes about them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from launcher.engines.mpi_match import variables_under
 
 
 def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
-    """Return the run with the network interface of this machine's ranks and the variables for their MPI library.
+    """Return the run with its network interface on this machine, and with variables for the ranks' MPI library.
 
-    Nothing changes for a run on one server. Other servers' agents find their interface themselves; this one is shown and
-    recorded in run.json. `host` is this machine, with the servers' resolved names, if it is already known.
+    A run on one server is returned unchanged. Agents on other servers find their own interface. This machine's
+    interface is shown and recorded in run.json. `host` describes this machine and the servers' resolved names; it is
+    read if omitted.
     """
     servers = prepared.used.servers
     if len(servers) == 1:
@@ -48,8 +49,7 @@ def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
 def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Return a note on the network interface that ranks use, unless the user has set it.
 
-    `interface` is that of this machine's ranks; None if it is not a server of the run. `chosen` are the variables that the
-    user has set.
+    `interface` is the interface of ranks on this machine, if there are any. `chosen` has the variables set by the user.
     """
     names = [name.removesuffix("SOCKET_IFNAME") for name in INTERFACE_VARIABLES if name not in chosen]
     if not names or are_on_loopback(servers):
@@ -60,7 +60,7 @@ def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: 
 
 
 def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note on the `variables` for the ranks' MPI library, except those that the user has set."""
+    """Return a note on the `variables` set for the ranks' MPI library. Variables that the user has set are left out."""
     missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
     why = "with mpirun of Open MPI 4, the library of Open MPI 5 hangs in MPI_Barrier if servers are given by name"
     return (f"setting {', '.join(missing)}: {why}",) if missing else ()

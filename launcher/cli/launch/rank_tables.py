@@ -27,7 +27,7 @@ SAMPLES = Path("rank_tables")  # the directory of samples in the documentation, 
 
 @frozen
 class Table:
-    """The devices of a run, and the text of its rank table, which is read once because it may be a pipe."""
+    """The devices of a run, and the text of its rank table. The text is kept, because a pipe can be read only once."""
 
     cluster: Cluster
     text: str | None = None  # None without a rank table
@@ -68,7 +68,7 @@ def read_table(options: RunOptions) -> Table:
 
 
 def _says_devices(word: str) -> bool:
-    """Return True if a word of COMMAND is an option that sets the number of ranks when written before COMMAND."""
+    """Return True if a word of COMMAND looks like an option for the number of ranks, which must precede COMMAND."""
     name = word.partition("=")[0]
     found = counterpart(name) if word.startswith("--") else None
     if name == "--rank-table" or found is None:
@@ -77,9 +77,9 @@ def _says_devices(word: str) -> bool:
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
-    """Return the note for a run without --devices and --rank-table, with the number of devices of this machine.
+    """Return the note that only one rank starts, with the number of devices of this machine.
 
-    The number is omitted if a variable such as CUDA_VISIBLE_DEVICES limits the devices.
+    The number is left out if it is below 2, or if a variable such as CUDA_VISIBLE_DEVICES is set.
     """
     note = "note: starting one rank, because neither --devices nor --rank-table is given"
     count = len(davinci_ids(device_files)) or len(nvidia_ids(device_files))
@@ -97,7 +97,7 @@ def max_table_bytes() -> int:
 
 @contextmanager
 def sample_hinted(path: Path) -> Iterator[None]:
-    """Suggest a sample table if `path` is missing and has the name of a sample."""
+    """If `path` does not exist but a packaged sample has the same name, add a hint about the sample to the error."""
     try:
         yield
     except UnreadableError as error:
@@ -107,7 +107,7 @@ def sample_hinted(path: Path) -> Iterator[None]:
 
 
 def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
-    """Return `path`, or the packaged sample table if `path` is `rank_tables/NAME` and does not exist.
+    """Return `path`. If it is `rank_tables/NAME` and does not exist, return the packaged sample NAME instead.
 
     `tell` is called with a note if a sample is used.
     """

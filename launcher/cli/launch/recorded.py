@@ -1,4 +1,4 @@
-"""Recorded options of a run in run.json, with secrets masked, and how new options override them."""
+"""Options of a run as recorded in run.json, with secrets masked, and the rules by which new options override them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _masked(options: RunOptions) -> RunOptions:
 
 
 def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
-    """Return the options that a run was started with, secrets masked, and its working directory.
+    """Return the options that a run was started with (secrets are masked), and its working directory.
 
     Raises UnreadableError if run.json cannot be read, or does not contain the options.
     """
@@ -70,12 +70,12 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """Return the recorded options, overridden by `given` options by field; variables and settings are merged."""
+    """Return the recorded options with the fields in `given` replaced. Variables and settings are merged instead."""
     return replace(recorded, **changed(vars(recorded), given))
 
 
 def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `before` that change when the options `given` are added."""
+    """Return new values for the fields of `before` that change when the options `given` are applied."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
     for name in ADDED:
@@ -87,7 +87,7 @@ def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 
 def masked_in(options: RunOptions) -> Iterator[str]:
-    """Yield the recorded options that contain a masked secret, as written on a command line."""
+    """Yield the options whose recorded value contains a masked secret, such as `--env NAME` or `COMMAND`."""
     for option, pairs in (("--env", options.env), ("--set", options.settings)):
         yield from (f"{option} {pair.partition('=')[0]}" for pair in pairs if MASK in pair)
     for option, words in (("--engine-option", options.engine_options), ("COMMAND", options.command)):
@@ -96,7 +96,7 @@ def masked_in(options: RunOptions) -> Iterator[str]:
 
 
 def as_words(options: RunOptions) -> Iterator[str]:
-    """Yield the words after `tlaunch run` for these options, with secrets masked.
+    """Yield the command-line words that follow `tlaunch run` for these options, with secrets masked.
 
     >>> list(as_words(RunOptions(devices=4, elastic=True, command=("python", "train.py"))))
     ['--devices=4', '--elastic', '--', 'python', 'train.py']

@@ -29,8 +29,8 @@ from launcher.supervise.tree import something_left
 def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: ProcessPlace | None, until: float) -> None:
     """Join the run, start this server's ranks, and supervise them until they end.
 
-    `place` is the position of this process if the engine starts a process for each rank. `until` is the deadline to join,
-    on the monotonic clock.
+    If the engine starts a process per rank, `place` is this process's place among them. `until` is the deadline for
+    joining, on the monotonic clock.
     """
     members, trouble = (None, None) if place is None else _members(place, endpoint)
     host = read_host()
@@ -72,7 +72,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
 
 
 def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
-    """Return the engine's processes on this server, or the error that the coordinator will report."""
+    """Connect to the engine's processes on this server; return them, or the error for the coordinator to report."""
     try:
         members = open_endpoint(place, endpoint.token)
         gather(members)
@@ -100,9 +100,9 @@ def _check_place(
 
 
 class _Silent:
-    """An observer that shows nothing, because the agent reports events to the coordinator.
+    """An observer without output: the agent reports events to the coordinator, which shows them.
 
-    `frees` is True if all ranks of this server have ended but the agent could not report it.
+    `frees` becomes True if all ranks of this server have ended but the agent could not report that to the coordinator.
     """
 
     frees = False

@@ -1,4 +1,4 @@
-"""Runs on several servers: this launcher coordinates the run, or joins the coordinator on another server."""
+"""Start a run on several servers: coordinate it, or join the coordinator on another server."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
 
 
 def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
-    """Return the run with a grace period that fits the Slurm job's time limit, and with notes on the job's CPUs."""
+    """Adapt a run to its Slurm job: a grace period that fits the job's time limit, and notes on the job's CPUs."""
     request, allocation = prepared.request, read_allocation(os.environ)
     # Slurm's variables describe this process, not the ranks: Slurm starts their agents as separate tasks.
     inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
@@ -130,7 +130,8 @@ def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
 def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, Endpoint]:
     """Return a listening socket and its endpoint. Raises UsageError if the port is in use.
 
-    With a chosen port, the endpoint is for this machine's agent; otherwise it is for all agents.
+    With a chosen port, the endpoint contains only the loopback address, for the agent on this machine. Otherwise it
+    contains all addresses of this machine, for the agents on all servers.
     """
     try:
         listener = listen(ANY_PORT if chosen_port is None else chosen_port)
@@ -194,9 +195,9 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
 
 
 def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
-    """Wait for this server's previous agent, which the run has given up, to end its ranks.
+    """Wait until this server's previous agent has ended its ranks. The run has already given that agent up.
 
-    Raises a TlaunchError at `until` (on the monotonic clock), which is after `limit_s` seconds.
+    Raises a TlaunchError at the time `until` (on the monotonic clock). `limit_s` is the time limit for messages.
     """
     say(awaited(f"this server's previous ranks to end (agent {former.pid})", limit_s))
     while former.lives:
@@ -211,10 +212,10 @@ def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
 def join_first_server(
     options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, *, agreed: Mapping[str, str], until: float
 ) -> Session:
-    """Join the run that the first server coordinates; the same command is started by hand on each server.
+    """Join the run that the first server coordinates, if the same command is started by hand on each server.
 
-    Blocks until `until` (on the monotonic clock) at most. Raises a TlaunchError if the first server does not answer in time,
-    or rejects this one.
+    Blocks until `until` (monotonic clock) at most. Raises a TlaunchError if the first server does not answer by then,
+    or rejects this server.
     """
     first = servers[Cluster(servers).first_server].server_id
     whom = f"the launcher on server {first}"
@@ -235,7 +236,7 @@ def join_first_server(
 
 
 def agreement(prepared: Prepared) -> Mapping[str, str]:
-    """Return the values that must be equal on all servers, by name, without secrets."""
+    """Return the values that must be the same on all servers, keyed by name. Secrets are masked or hashed."""
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
     elastic = supervision.elastic
@@ -268,7 +269,8 @@ def _digest(value: object) -> str:
 def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> int:
     """Return the index of this machine's server in the rank table.
 
-    Raises UsageError if no server has the id `said`, and RefusedLayoutError unless one server matches this machine.
+    Raises UsageError if no server has the id `said` (the value of --server). Without `said`, raises RefusedLayoutError
+    unless exactly one server matches this machine.
     """
     ids = [server.server_id for server in servers]
     if said is not None:

@@ -1,8 +1,8 @@
 """The shared token of runs whose servers are started by hand.
 
-If `TLAUNCH_COORDINATOR_TOKEN` is set, it is the token. Otherwise the first server generates one and stores it in two files
-that only their owner can read: in the runs directory and in the user's state directory. Servers of a cluster share at least
-one of these directories. Without a state directory, no token is generated.
+If `TLAUNCH_COORDINATOR_TOKEN` is set, its value is the token. Otherwise the first server generates a token and stores
+it in two files that only their owner can read: in the runs directory and in the user's state directory. Servers of a
+cluster share at least one of these directories. Without a state directory, no token is generated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, .
 
 
 def _own_file() -> Path | None:
-    """Return the file in the user's state directory; None if there is no such directory."""
+    """Return the path of the token file in the user's state directory; None if there is no such directory."""
     directory = state_dir()
     if directory is not None:
         with suppress(OSError):
@@ -64,7 +64,7 @@ def _own_file() -> Path | None:
 
 
 def _kept(path: Path, token: str) -> str | None:
-    """Write the token unless the file exists; return the token in the file."""
+    """Write the token unless the file exists; return the token that is now in the file."""
     with suppress(OSError):
         atomic.write_text(path, token, mode=_MODE, replace=False)
     return _read(path)

@@ -20,9 +20,10 @@ from launcher.supervise.port import check_port, hold_port
 def run(options: RunOptions) -> LaunchOutcome:
     """Check the options, start the run, wait for it to end, and return its outcome.
 
-    With `detach`, return when the run has started. With `dry_run`, only print its commands. Signals meanwhile act on the
-    run. Call this in the main thread before other threads start, because it forks. Raises a TlaunchError if the options,
-    rank table, layout, program or engine are invalid, the port is in use, or the run directory cannot be created.
+    With `detach`, return when the run has started. With `dry_run`, only print the run's commands. Signals that arrive
+    meanwhile act on the run. Call this in the main thread before other threads start, because it forks. Raises a
+    TlaunchError if the options, rank table, layout, program or engine are invalid, the port is in use, or the run
+    directory cannot be created.
     """
     chosen = for_engine(options, os.environ)
     prepared = prepare(chosen, os.environ)

@@ -1,4 +1,4 @@
-"""Option types, and options and arguments that several commands share.
+"""Option types, and the options and arguments that several commands share.
 
 To change which options a project file may set: project_file.py, project_place.py (agents and ranks never read it).
 To change what a shell completes: completion.py (does not import pydantic or rich).

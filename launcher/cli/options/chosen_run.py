@@ -51,7 +51,7 @@ progress_regex_option = click.option(
 
 
 def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
-    """Return the other known runs directories; none if the user gave --runs-dir, unless `asked`."""
+    """Return the other known runs directories; none if the user set --runs-dir, unless `asked` is true."""
     source = click.get_current_context().get_parameter_source("runs_dir")
     if source is not ParameterSource.DEFAULT and not asked:
         return ()
@@ -85,8 +85,8 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run to stop: if RUN is missing or ambiguous, the only active one.
 
-    Without RUN, the caller's runs are preferred to other users' runs, and the user must confirm a run in another
-    runs directory. Raises UsageError if several runs match, or confirmation is needed and stdin is not a terminal, and
+    Without RUN, the user's own runs are preferred to runs of other users, and a run in another runs directory must be
+    confirmed. Raises UsageError if several runs match, or if a confirmation is needed and stdin is not a terminal, and
     UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
@@ -116,9 +116,9 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
 def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     """Return the run to repeat.
 
-    Unless `yes`, the user must confirm a run in another runs directory if RUN is missing, and a run that was reached
-    through another user's symbolic link. Raises UsageError if RUN is a prefix of several names, or confirmation is needed
-    and stdin is not a terminal, and UnreadableError if the run does not exist.
+    Unless `yes` is true, the user must confirm a run found in another runs directory without RUN, and a run found
+    through another user's symbolic link. Raises UsageError if RUN is a prefix of several names, or if a confirmation is
+    needed and stdin is not a terminal, and UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
@@ -133,7 +133,7 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
 
 
 def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
-    """Ask before running the command that another user recorded. Raises UsageError if stdin is not a terminal."""
+    """If another user owns the run, ask before running its command. Raises UsageError if stdin is not a terminal."""
     if (why := _whose(run_dir)) is None:
         return
     if yes:
@@ -152,14 +152,14 @@ def confirm(question: str, refusal: str, hint: str) -> None:
 
 
 def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
-    """Describe where a run outside `runs_dir` is; return None for a run inside it."""
+    """If the run is outside `runs_dir`, say where it is; else return None."""
     if run_dir.root.parent == runs_dir.resolve():
         return None
     return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
 
 
 def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:
-    """Describe the symbolic link from RUN to this run if another user owns it."""
+    """If RUN leads to this run through another user's symbolic link, describe the link; else return None."""
     link = _link_of_another(Path(run))
     for place in places:
         link = link or _link_of_another(place / run)
@@ -172,7 +172,7 @@ def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> s
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """Return the first symbolic link in a path that another user owns and can redirect."""
+    """Return the first symbolic link in a path that belongs to another user, who could redirect it."""
     for each in (path, *path.parents):
         with suppress(OSError):
             found = os.lstat(each)
@@ -182,14 +182,14 @@ def _link_of_another(path: Path) -> Path | None:
 
 
 def _whose(run_dir: RunDir) -> str | None:
-    """Describe the owner of another user's run; return None for the caller's own run."""
+    """If the run belongs to another user, say to whom; else return None."""
     owners = uids_of_file(run_dir.root) | uids_of_file(run_dir.run_json)
     stranger = next((uid for uid in sorted(owners) if not is_own(uid)), None)
     return None if stranger is None else f"{escaped(run_dir.root.name)} belongs to {called(stranger)}"
 
 
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
-    """Return the runs directories to search: `runs_dir`, or others if it has no matching run.
+    """Return the runs directories to search: `runs_dir`, or other directories if `runs_dir` has no matching run.
 
     Raises UsageError if RUN is a prefix of several names.
     """

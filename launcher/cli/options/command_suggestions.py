@@ -1,4 +1,4 @@
-"""Suggested tlaunch commands for lines with another launcher's options, or with a missing `run`."""
+"""Suggest tlaunch commands for a line that has another launcher's options, or lacks `run`."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ INDENT = " " * 4  # of lines to copy; they are not wrapped
 def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
     """Return an error with the equivalent command if `tlaunch run` got options of another launcher.
 
-    Return None if the line has another fault, or only one foreign option and no program. `words` is the full command
-    line.
+    Return None if the line has another fault, or just one foreign option and no program. `words` is the whole line.
     """
     command, name = context.command, context.info_name or ""
     if not isinstance(command, TakesCommand) or not command.is_like_run or name not in words:
@@ -86,7 +85,7 @@ def as_other_launcher(words: Sequence[str]) -> UsageError | None:
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
-    """Return the line without its launcher if mpirun was guessed from a single option."""
+    """Return the line with `launcher` cleared if mpirun was only guessed from a single option."""
     foreign = [each for each in line.typed if each.name not in own]
     says = {each.key for each in foreign if not each.counterpart.instead}
     is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)

@@ -1,4 +1,4 @@
-"""click command classes: a group that imports commands when they are called, and commands that end in `-- COMMAND`."""
+"""Command classes for click: a group that imports its commands lazily, and commands that end in `-- COMMAND`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRY_RUN = "--dry-run"
 
 
 class UnknownCommand(click.UsageError):
-    """An unknown command of a group. `words` are its name and all words after it."""
+    """Raised for an unknown command of a group. `words` has the command's name and all words after it."""
 
     def __init__(self, words: Sequence[str], context: click.Context) -> None:
         super().__init__(f"no command {words[0]}", context)
@@ -31,7 +31,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to call. Raises UnknownCommand if the group does not have it."""
+        """Find the command to call. Raises UnknownCommand if the group does not have such a command."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise UnknownCommand(args, ctx)
         return super().resolve_command(ctx, args)
@@ -43,7 +43,7 @@ class LazyGroup(Group):
     def __init__(
         self, *args: Any, sections: Mapping[str, Commands], hidden: Commands | None = None, **attributes: Any
     ) -> None:
-        """Create the group; help does not list the `hidden` commands."""
+        """Create the group. Its help omits the `hidden` commands."""
         super().__init__(*args, **attributes)
         self._sections = sections
         self.lookup = {name: command for commands in sections.values() for name, command in commands.items()}
@@ -62,7 +62,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to call, and take its defaults from the project file unless only help is printed."""
+        """Find the command to call. Unless only help is printed, take the command's defaults from the project file."""
         name, command, rest = super().resolve_command(ctx, args)
         asks_help = rest[:1] in (["-h"], [HELP], [HELP_ALL])
         without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or asks_help
@@ -85,7 +85,7 @@ class LazyGroup(Group):
 class TakesCommand(click.Command):
     """A command that ends in `-- COMMAND`.
 
-    `--` without COMMAND is an error: in a script, COMMAND may come from an empty variable. click treats it like no `--`.
+    `--` without COMMAND is an error, because COMMAND may be an empty variable of a script. click would ignore the `--`.
     """
 
     without = "start the bundled trainer"  # what the command does without COMMAND
@@ -94,7 +94,7 @@ class TakesCommand(click.Command):
     rare: Collection[str] = ()  # names of the parameters that only --help-all shows
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write ungrouped options first, then each group, and `--help` at the end."""
+        """Write the options that belong to no group, then each group of options, then `--help`."""
         *known, help_option = self.get_params(ctx)
         if HELP_ALL not in ctx.meta:
             known = [option for option in known if option.name not in self.rare]

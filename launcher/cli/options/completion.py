@@ -1,4 +1,4 @@
-"""Shell completion of run names and other words."""
+"""Shell completion for run names and other words."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return the run names with a prefix, newest first; if there are none, the matching --name values.
+    """Return the run names that start with `begun`, newest first; if there are none, the matching --name values.
 
-    If the runs directory is empty and was not given, the other known runs directories are searched, as commands do.
+    If the default runs directory is empty, other known runs directories are searched, as commands do.
     """
     return _matching(_names(context), begun)
 

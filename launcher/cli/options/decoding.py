@@ -1,4 +1,4 @@
-"""The options of commands that translate."""
+"""Options that the translating commands share."""
 
 from __future__ import annotations
 

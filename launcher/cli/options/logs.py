@@ -77,7 +77,7 @@ class LogOptions:
             self._check_prefix(self.prefix)
 
     def _check_source(self) -> None:
-        """Raise UsageError for options that do not apply to `--scheduler` or `--env`."""
+        """Raise UsageError for options that cannot be combined with `--scheduler` or `--env`."""
         if self.scheduler:
             why = "cannot be combined with --scheduler, which shows the log of MindSpore's scheduler, not of a rank"
             self._refuse(NOT_WITH_SCHEDULER, why)
@@ -115,13 +115,13 @@ class LogOptions:
 
     @property
     def selects(self) -> bool:
-        """Whether some lines of the chosen logs are left out."""
+        """True if options leave out some lines of the chosen logs."""
         by_server = self.server if self.by_attempt else None
         chosen = (self.since, self.until, self.level, self.attempt, by_server)
         return bool(self.grep or self.exclude) or any(each is not None for each in chosen)
 
     def line_options(self) -> LineOptions:
-        """Return the format of lines. Raises UsageError if a pattern is not a valid regular expression."""
+        """Return the options for formatting lines. Raises UsageError if a regular expression is invalid."""
         marked = tuple(map(self._matcher, (*self.grep, *self.highlight)))
         return LineOptions(
             self.prefix, timestamps=self.timestamps, as_json=self.as_json, color=self.color, marked=marked
@@ -132,20 +132,20 @@ class LogOptions:
 
     @property
     def timed(self) -> bool:
-        """Whether the recorded times of lines are needed."""
+        """True if options need the recorded times of lines."""
         asked = self.since is not None or self.until is not None or self.merged or self.as_json
         return not self.environment and (asked or self.timestamps or shows_time(self.prefix or ""))
 
     @property
     def plain(self) -> bool:
-        """Whether logs can be copied to stdout without parsing their lines."""
+        """True if the logs can be copied to stdout without parsing lines."""
         arranged = self.merged or self.collapsed or self.as_json or self.errors
         prefix = self.prefix or ""
         timed = self.timestamps or shows_time(prefix)
         return not (self.selects or arranged or timed or (self.by_attempt and shows_rank(prefix)))
 
     def selector(self) -> Selector:
-        """Return the selector of lines. Raises UsageError if a time, level or regular expression is invalid."""
+        """Return a selector that filters lines. Raises UsageError if a time, level or regular expression is invalid."""
         now_ns = time.time_ns()
         return Selector(
             level=level_named(self.level) if self.level is not None else 0,
@@ -156,7 +156,7 @@ class LogOptions:
         )
 
     def is_chosen(self, place: RankPlace) -> bool:
-        """Return True if the lines that a rank wrote on this device are shown."""
+        """Return True if --server selects the device at `place`."""
         return self.server in {None, place.server_id, str(place.server_index)}
 
     def chosen_ranks(self, recorded: Recorded, state: RunState) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """The project file: default options per command, in `tlaunch.toml` or in `[tool.tlaunch]` of pyproject.toml.
 
-The command line and environment variables take precedence: click gets the values as defaults (`default_map`). Agents and
-the ranks of `tlaunch exec` do not read the file, because it may differ between servers. `project_place.py` finds it.
+The command line and environment variables take precedence: click gets the file's values as defaults (`default_map`).
+Agents and ranks of `tlaunch exec` ignore the file, as it may differ between servers. `project_place.py` finds it.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class ProjectFile:
         return f"{os.path.relpath(self.path)}:{line_of(f'{self.prefix}{name}', self.text)}"
 
     def check_table(self, name: str, table: Any) -> None:
-        """Raise UsageError if the value at the dotted `name` is not a table."""
+        """Raise UsageError if `table`, the value at the dotted `name`, is not a table."""
         if not isinstance(table, dict):
             raise UsageError(f"{self.where(name)}: {name} is not a table", hint=f"write [{self.prefix}{name}]")
 
     def check_group(self, name: str, commands: Collection[str]) -> None:
-        """Raise UsageError if the table of a command group contains anything except tables of its commands."""
+        """Raise UsageError if the table of a command group contains anything other than tables for its commands."""
         for key, table in self.tables.get(name, {}).items():
             if key not in commands:
                 raise UsageError(
@@ -67,9 +67,9 @@ class ProjectFile:
             self.check_table(f"{name}.{key}", table)
 
     def defaults(self, names: tuple[str, ...], command: click.Command) -> dict[str, Any]:
-        """Return the default values of a command by parameter name. `names` is its path, such as ("table", "show").
+        """Return a command's defaults by parameter name. `names` is the command's path, such as ("table", "show").
 
-        Raises UsageError if an option is unknown, or its value is invalid.
+        Raises UsageError if an option is unknown or its value is invalid.
         """
         *groups, name = names
         section = (*groups, TABLE_OF.get(name, name))
@@ -97,7 +97,7 @@ class ProjectFile:
         return {str(options[key].name): self._checked(options[key], *named) for key, named in values.items()}
 
     def _checked(self, option: click.Option, name: str, value: Any) -> Any:
-        """Return a value for `default_map`; relative paths are resolved against the file's directory."""
+        """Check a value and return it for `default_map`. Relative paths are resolved against the file's directory."""
         kinds: tuple[type, ...] = (str, int, float) if option.type is click.STRING else (str,)
         named = ((kinds, called) for of, kinds, called in _KINDS if isinstance(option.type, of))
         kinds, called = ((bool,), "true or false") if option.is_flag else next(named, (kinds, "a string"))
@@ -122,7 +122,7 @@ class ProjectFile:
         return str(self.path.parent / value) if self._is_path(option, value) else value
 
     def _is_path(self, option: click.Option, value: Any) -> bool:
-        """Return True if a value is a path. For options that take a name or a path, the path must exist."""
+        """Return True if a value is a path. If the option takes a name or a path, only an existing path counts."""
         if option.name == "config":
             return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path.is_file raises for long names
         if option.name == "resume":
@@ -137,8 +137,8 @@ class ProjectFile:
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
     """Read the tables whose names begin with `prefix`. Only `commands` may have tables.
 
-    `git` is the `.git` entry of the repository, if the file is in a parent directory. Raises UnreadableError if the file
-    cannot be read, and UsageError if it is not TOML or has an unknown table, or another user owns it or `git`.
+    If the file is in a parent directory, `git` is the repository's `.git`. Raises UnreadableError if the file cannot be
+    read, and UsageError if it is not TOML, has an unknown table, or if another user owns it or `git`.
     """
     shown = os.path.relpath(path)
     try:
@@ -175,7 +175,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Raise UsageError if `path` belongs to a user other than this one or root, unless TLAUNCH_SAFE_DIRECTORY has its directory.
+    """Raise UsageError if another user (except root) owns `path`, unless TLAUNCH_SAFE_DIRECTORY lists its directory.
 
     The project file sets options and environment variables, and `.git` decides which project file applies.
     """

@@ -1,4 +1,4 @@
-"""Search for the project file. This runs before every command, so it imports little."""
+"""Search for the project file. This module runs before every command, so it imports as little as possible."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
 
 
 def find_project_file() -> ProjectPlace | None:
-    """Return the project file's path, its table prefix, and the repository's `.git` if the file is in a parent directory.
+    """Return the project file's path, its table prefix, and, for a file in a parent directory, the repository's `.git`.
 
     Return None if there is no project file. Parent directories are searched only inside a Git repository, up to its root.
     """

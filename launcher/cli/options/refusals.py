@@ -1,4 +1,4 @@
-"""Conversion of click's usage errors to UsageError, with hints."""
+"""Convert click's usage errors to UsageError, and add hints."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _UNITS = {
 
 
 def refusal(error: TlaunchError | click.ClickException, words: Sequence[str], group: click.Group) -> TlaunchError:
-    """Return the error for the command line `words` of `group`, with a hint if a duration was split into two words."""
+    """Convert click's error for the command line `words`. Add a hint if a duration was written as two words."""
     refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
     refused.hint = _hint_of_duration(refused, words, group) or refused.hint
     return refused
@@ -137,8 +137,8 @@ def _usage(context: click.Context | None) -> str | None:
 def _hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Group) -> str | None:
     """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
 
-    Without the hint this is 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the
-    full command line of `group`.
+    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the whole
+    command line.
     """
     own = (*(words[: words.index("--")] if "--" in words else words), "")
     command: click.Command = group  # that `words` call

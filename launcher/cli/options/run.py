@@ -1,4 +1,4 @@
-"""The options of `tlaunch run`, and of commands that share some of them or read rank tables."""
+"""The options of `tlaunch run`, some of which other commands share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ consumer_option = click.option(
 
 
 def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | None) -> None:
-    """Pass the size to child processes and to all readers in this process, in the environment."""
+    """Store the size in the environment, where this process and its child processes read it."""
     if size_bytes is not None:
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(size_bytes)
 
@@ -51,7 +51,7 @@ max_table_size_option = click.option(
 
 
 def keep_max_table_size() -> None:
-    """Normalize TLAUNCH_MAX_TABLE_SIZE if no command line is parsed. Raises click.BadParameter if it is not a size."""
+    """Normalize TLAUNCH_MAX_TABLE_SIZE if no command line is parsed. Raises click.BadParameter if it is invalid."""
     if text := os.environ.get(TLAUNCH_MAX_TABLE_SIZE):
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(Size(MIN_TABLE_BYTES).convert(text, None, None))
 

@@ -1,4 +1,4 @@
-"""Option types: bounded integers, numbers, durations and sizes, and paths."""
+"""Types of option values: integers, numbers, durations and sizes with bounds, and paths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BadValue(click.BadParameter):
 
 
 class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """A number within inclusive bounds. Unlike click's ranges, `--help` does not show the bounds."""
+    """A number within inclusive bounds. Unlike with click's ranges, `--help` does not show the bounds."""
 
     def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - click's names
         self._min = min
@@ -57,7 +57,7 @@ class IntRange(_Bounded):
 
 
 class FloatRange(_Bounded):
-    """A number within bounds, except NaN."""
+    """A number within bounds. NaN is rejected."""
 
     name = "number"
 
@@ -80,7 +80,7 @@ class Seconds(_Bounded):
 
 
 def _float(value: Any) -> float | None:
-    """Return the number; None for NaN and other texts."""
+    """Parse a number; return None for NaN and for text that is not a number."""
     with suppress(ValueError):
         return None if math.isnan(number := float(value)) else number
     return None
@@ -127,7 +127,7 @@ class _NameOrPath(click.types.StringParamType):
 
 
 class _File(PathType):
-    """A path that is not empty; `Path("")` would be the current directory."""
+    """A path that must not be empty, because `Path("")` is the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
@@ -141,14 +141,14 @@ NAME_OR_PATH = _NameOrPath()
 
 
 def complete_files(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Let the shell complete file names."""
+    """Return a completion item that lets the shell complete file names."""
     from click.shell_completion import CompletionItem  # imported only for completion
 
     return [CompletionItem(begun, type="file")]
 
 
 def refused_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
-    """Return the error for an invalid value of an option or argument."""
+    """Convert click's error for an invalid value of an option or argument."""
     if unreadable := _UNREADABLE.fullmatch(error.message):
         return UsageError(f"{unreadable[1]} cannot be read: Permission denied")
     hint = error.hint if isinstance(error, BadValue) else None

@@ -1,4 +1,4 @@
-"""A feed of log lines that are searched, merged by time or collapsed before they are shown."""
+"""A feed that filters log lines, merges them by time or collapses similar lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLLAPSED_BYTES = 64 << 10
 
 
 class ArrangedFeed:
-    """A `Feed` (launcher/cli/text/log_stream.py) of selected lines, merged or collapsed."""
+    """A `Feed` (launcher/cli/text/log_stream.py) of selected lines, optionally merged by time or collapsed."""
 
     def __init__(
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
@@ -62,7 +62,7 @@ class ArrangedFeed:
         return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.partial)}
 
     def begin_with_last(self, count: int) -> None:
-        """Skip existing lines except the last `count` selected lines of each rank. Call this first."""
+        """Start with only the last `count` selected lines of each rank; skip earlier lines. Call this first."""
         last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
         if self._stage is None:
             self._put(chain.from_iterable(last.values()))
@@ -99,7 +99,7 @@ class ArrangedFeed:
 
 
 class Selection:
-    """A filter of the lines of several ranks. It keeps the order of each rank's lines."""
+    """A filter for the lines of several ranks. The lines of each rank stay in order."""
 
     def __init__(self, selector: Selector | None, shape: Format) -> None:
         """Create a filter; without a `selector`, all lines are shown."""
@@ -119,5 +119,5 @@ class Selection:
                 yield kept
 
     def last(self, lines: Iterable[Line], count: int) -> Iterator[Line]:
-        """Yield the last `count` lines to show. At most `count` lines are in memory."""
+        """Yield the last `count` of the lines to show. Keeps at most `count` lines in memory."""
         yield from deque(self.of(lines), maxlen=count)

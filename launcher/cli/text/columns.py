@@ -49,10 +49,10 @@ def fitted(
     right: frozenset[str] = frozenset(),
     paint: Painters = MappingProxyType({}),
 ) -> list[str]:
-    """Return the lines of a table, as `aligned` does, that fit into `width` characters if possible.
+    """Like `aligned`, but shrink the table to fit within `width` characters if possible.
 
-    `giving_way` lists the columns to shrink, in this order, each with its minimum width; 0 drops the column. Other columns
-    keep their width.
+    `giving_way` lists the columns to shrink, in this order, with their minimum widths; 0 drops the column. Other
+    columns keep their width.
     """
     table = [tuple(header), *(tuple(map(without_colours, row)) for row in rows)]
     whole = {name: max(map(columns_of, column)) for name, *column in zip(header, *table, strict=True)}
@@ -80,7 +80,7 @@ def fitted(
 
 
 def cut_off(text: str, columns: int) -> str:
-    """Return `text` without colours, shortened with "…" if it is wider than `columns` on a terminal."""
+    """Return `text` without colours. If it is wider than `columns` on a terminal, shorten it with "…"."""
     return text if columns_of(text) <= columns else f"{cut_to(text, columns - 1)}…"
 
 
@@ -133,7 +133,7 @@ def size(count_bytes: int | None) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """Format a number with the format spec `form`, or as a power of ten if that is too long; "-" for None.
+    """Format a number with the format spec `form`, or in scientific notation if that is too long; "-" for None.
 
     >>> number(1e30, ",.0f")
     '1.00e+30'
@@ -161,12 +161,12 @@ def _short(text: str, value: float) -> str:
 
 
 def counted(count: int, noun: str, nouns: str | None = None) -> str:
-    """Return a count with its noun: "1 server", "16,384 devices". `nouns` is an irregular plural."""
+    """Return a count with its noun: "1 server", "16,384 devices". `nouns` is the plural if it is irregular."""
     return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"
 
 
 def awaited(who: str, limit_s: float | None) -> str:
-    """Return a line about a wait for `who`, with the time limit if it is known."""
+    """Return a message that tlaunch waits for `who`, with the time limit if it is known."""
     limit = "" if limit_s is None else f"; at most {limit_s:g} s in total (--join-timeout)"
     return f"waiting for {who}{limit}"
 
@@ -179,7 +179,7 @@ def server_list(server_ids: Sequence[str]) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return the width of a text without colours on a terminal.
+    """Return the number of columns that a text without colours takes on a terminal.
 
     Chinese characters and emoji are two columns wide, combining accents zero.
     """
@@ -195,7 +195,7 @@ def _widths(text: str) -> Iterator[int]:
 
 
 def cut_to(text: str, columns: int) -> str:
-    """Return the longest prefix of a text without colours that fits into `columns`."""
+    """Return the longest beginning of a text (without colours) that fits into `columns`."""
     if text.isascii():
         return text[: max(0, columns)]
     ends = accumulate(_widths(text))
@@ -230,7 +230,7 @@ def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False
 
 
 def has_blocks(encoding: str | None) -> bool:
-    """Return True if an encoding has block elements."""
+    """Return True if an encoding has the block characters of sparklines."""
     with suppress(UnicodeEncodeError, LookupError):
         return bool(BLOCKS.encode(encoding or "ascii"))
     return False

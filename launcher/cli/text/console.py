@@ -1,4 +1,4 @@
-"""The console of an active run: log lines of ranks on stdout, everything else on stderr."""
+"""The console output of an active run: ranks' log lines go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ END_PATIENCE_S = 2.0  # the longest wait for stdout's reader after a run was sto
 
 
 class Console:
-    """An observer that shows one run. If stdout or stderr loses its reader, the run continues without it."""
+    """An observer that prints a run's output. If the reader of stdout or stderr exits, the run continues."""
 
     def __init__(self, spec: RunSpec, server_index: int | None = None, *, quiet: bool = False) -> None:
-        """Create the console of a run, or of one server's ranks. `quiet` shows only errors and the verdict."""
+        """Create the console for a run, or for the ranks of one server. `quiet` shows only errors and the verdict."""
         self._quiet = quiet
         ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
         elastic = spec.supervision.elastic
@@ -128,11 +128,11 @@ class Console:
 
     @staticmethod
     def _shown_of(spec: RunSpec, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ranks whose lines are shown; on other servers, the lowest rank replaces rank 0."""
+        """Return the ranks whose lines --console shows. For `rank0`, a server without rank 0 shows its lowest rank."""
         return {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
 
     def _show_own_ranks(self, event: AttemptStarted | DevicesChanged | Joined) -> None:
-        """Show this server's ranks of a new attempt, which may differ in an elastic run."""
+        """In an elastic run, switch to the ranks that this server has in a new attempt."""
         if not isinstance(event, AttemptStarted) or event.allotment is None or self._own_devices is None:
             return
         ranks = tuple(rank for rank, device in enumerate(event.allotment.devices) if device in self._own_devices)
@@ -145,7 +145,7 @@ class Console:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
 
     def _next_text(self, *, ended: bool) -> bytes | None:
-        """Return new text, first from the feeds of earlier attempts."""
+        """Return new text. The rest of earlier attempts comes first."""
         while self._former:
             if (text := self._former[0].next_text(ended=True)) is not None:
                 return text
@@ -153,7 +153,7 @@ class Console:
         return self._feed.next_text(ended=ended)
 
     def finish(self, closing_lines: Callable[[], Iterable[str]]) -> None:
-        """Show the rest of the logs after the run has ended (Ctrl-C skips it), then the closing lines."""
+        """After the run has ended, show the rest of the logs (Ctrl-C skips this), then the closing lines."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
         closing = closing_lines()
@@ -190,13 +190,13 @@ class Console:
         self.say(f"{who}: stopping all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
     def _say_killing(self) -> None:
-        """Report the kill once, although both the signal and the agent's event cause it."""
+        """Report once that ranks are killed, although both the signal and the agent's event call this."""
         if not self._at_once:
             self._at_once = True
             self.say("killing all ranks")
 
     def _show_lines(self, until_s: float, *, ended: bool = False) -> bool:
-        """Show new lines as fast as stdout accepts them, none without a reader; return whether some may be left."""
+        """Show new lines until `until_s`, as fast as stdout accepts them; return True if some may be left."""
         try:
             while not self._stdout.forgotten:
                 if not self._stdout.push(until_s) or time.monotonic() >= until_s:
@@ -211,7 +211,7 @@ class Console:
         return False
 
     def _show_rest(self) -> None:
-        """Show the remaining lines; if the run was stopped or failed, only for `END_PATIENCE_S`."""
+        """Show the remaining lines. If the run was stopped or failed, give up after `END_PATIENCE_S`."""
         if self._stdout.forgotten:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):

@@ -19,7 +19,7 @@ class Prefixes:
         self, template: str, screen: Screen, places: Collection[RankPlace],
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """Create the prefixes; `places_of` returns the ranks' devices in an attempt if they differ from `places`."""
+        """Create the prefixes. If devices of ranks change between attempts, `places_of` returns them for an attempt."""
         self._template, self._screen = template, screen
         self.names_rank = any(name == "global_rank" for name, _ in prefix_fields(template))
         self._fields = _prefix_fields(places)
@@ -32,7 +32,7 @@ class Prefixes:
             }
 
     def of_rank(self, global_rank: int) -> str:
-        """Return the prefix of this rank's lines; "" if it differs between lines."""
+        """Return the prefix that all lines of this rank have; "" if it differs from line to line."""
         return self._of_ranks.get(global_rank, "") if self._of_ranks else ""
 
     def of_line(self, line: Line) -> str:

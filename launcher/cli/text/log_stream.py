@@ -1,4 +1,4 @@
-"""Streaming of growing rank logs to stdout, for `tlaunch logs` and the console of a run."""
+"""Stream growing logs of ranks to stdout, for `tlaunch logs` and for the console of a run."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def truncated(log: Path, truncation: Truncation) -> str:
 
 
 class Feed(Protocol):
-    """A source of text from several ranks. Its memory use is bounded, even for a slow reader. Close it at the end."""
+    """A source of log text from several ranks. Memory use is bounded even if the reader is slow. Must be closed."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
-        """Return some new lines, or None if there are none now. Does not block.
+        """Return some new lines, or None if there are none yet. Does not block.
 
-        With `ended`, all ranks have ended: partial lines are returned, and lines do not wait for other ranks.
+        Once all ranks have ended (`ended`), partial lines are returned too, and no line waits for other ranks.
         """
 
     def partial(self) -> Mapping[int, PartialLine]:
-        """Return the partial lines by global rank."""
+        """Return the current partial lines (text without a newline yet), keyed by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
-        """Stop waiting for lines of this rank."""
+        """Note that this rank has ended, so that other ranks' lines no longer wait for its lines."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Skip unread text except the last `keep_bytes` of all logs together.
+        """Skip unread text, except the last `keep_bytes` bytes summed over all logs.
 
-        Yield the global rank of each shortened log, and its number of skipped bytes.
+        For each log of which text was skipped, yield the global rank and the number of skipped bytes.
         """
 
     def wait(self, seconds: float) -> None:
@@ -70,7 +70,7 @@ class Feed(Protocol):
 
 
 class PlainFeed:
-    """A feed of unchanged complete lines, in the order of their arrival."""
+    """A feed that passes complete lines on unchanged, in the order in which they arrive."""
 
     def __init__(self, follower: Follower, shape: Format) -> None:
         self._follower, self._format = follower, shape
@@ -106,8 +106,8 @@ def feed_of(
 ) -> Feed:  # fmt: skip
     """Open a feed of these ranks' logs; close it at the end.
 
-    `on_truncation` is called with the global rank. `part` is a server's directory and the only attempt to show; in other
-    attempts, other servers may write these logs.
+    `on_truncation` is called with the global rank. `part` is a server's directory and the only attempt to show, because
+    in other attempts other servers may write these logs.
     """
     run_dir = RunDir(spec.run_dir)
     make_room(len(global_ranks))  # if the limit on open files cannot be raised, some logs are not shown
@@ -129,7 +129,7 @@ def feed_of(
 
 
 class Writer:
-    """A buffered writer of lines to stdout. Its methods block while stdout's reader is slow.
+    """A buffered writer of lines to stdout. Its methods block while the reader of stdout is slow.
 
     Raises (all methods that write):
         BrokenPipeError: stdout's reader has closed it.
@@ -166,7 +166,7 @@ class Writer:
     def write(self, lines: Iterable[Line | Shown]) -> None:
         """Write lines in batches. If `lines` raises an exception, write the current batch first.
 
-        A write that is interrupted (by Ctrl-C while the reader is stuck) may end within a line.
+        If Ctrl-C interrupts a write to a stuck reader, the output may end in the middle of a line.
         """
         try:
             for line in lines:
@@ -181,7 +181,7 @@ class Writer:
         self.put(self._format.end())
 
     def flush_late(self) -> None:
-        """Write the current batch if the last write was a while ago, since the next line may take long to find."""
+        """Write the current batch if the last write was a while ago, because finding the next line may take long."""
         if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
             self._flush()
 

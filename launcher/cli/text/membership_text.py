@@ -1,4 +1,4 @@
-"""Text about attempts: restarts, and the devices of elastic runs."""
+"""Messages about attempts: restarts, and changes of devices in elastic runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def attempt_text(number: int, allotment: DeviceAssignment, servers: Sequence[Ser
 
 
 def change_text(change: Change) -> str:
-    """Describe how an attempt differs from the one before, how that one ended, and the cost of the restart."""
+    """Describe how an attempt differs from the previous attempt, how that ended, and what the restart cost."""
     parts = (("fewer", change.left_out), ("more", change.taken_back))
     changed = "".join(f", {len(devices)} {word}" for word, devices in parts if devices) or ", unchanged"
     text = f"{change.layout} on {counted(change.devices, 'device')}{changed} (previous attempt: {change.cause.value})"

@@ -1,4 +1,4 @@
-"""Writing of output files that the user names."""
+"""Write output files that the user has named."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.logs.terminal import escaped
 def put(name: str, content: bytes, *, hint: str) -> None:
     """Write a file, following symbolic links.
 
-    Raises UsageError with `hint` if `name` is a directory, a device or similar, and UnreadableError if writing fails.
+    Raises UsageError with `hint` if `name` exists but is not a regular file, and UnreadableError if writing fails.
     """
     shown, target = escaped(os.fsdecode(name)), Path(os.path.realpath(name))
     if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 - Path's methods may raise

@@ -35,7 +35,7 @@ BY_IMPORTANCE = ("step", "refused", "silence", "silent", "lag", "elapsed", "loss
 
 
 class ProgressText:
-    """The progress of a run: figures of the lowest rank that has any, plus slow and silent ranks."""
+    """The progress of a run: step, loss and speed of the lowest rank that reports them, plus slow and silent ranks."""
 
     def __init__(self, run_dir: RunDir, pattern: Matcher | None = None, *, on_terminal: bool) -> None:
         self._run_dir, self._on_terminal = run_dir, on_terminal
@@ -60,7 +60,7 @@ class ProgressText:
         self._sign_s: float | None = None  # when output of any rank was last seen; None without files
 
     def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
-        """Update the figures if it is time to; `starts` is by global rank, and `ended` ranks are not silent."""
+        """Update the figures if it is time. `starts` has each rank's start; `ended` ranks never count as silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -104,7 +104,7 @@ class ProgressText:
         return {name: text for name, text in parts.items() if text}
 
     def without_steps(self, lines: bytes, starts: Mapping[int, RankStart]) -> bytes:
-        """Return rank 0's lines without step lines, if its heartbeat reports the step and the last step."""
+        """Return rank 0's lines. Omit step lines if the rank's heartbeat reports its step and the last step."""
         if not STEP_LINE.search(lines):
             return lines
         if not self._knows_steps:  # the heartbeat of a step is written before its line
@@ -139,7 +139,7 @@ class ProgressText:
             self._last = figures
 
     def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
-        """Read all ranks: choose the rank to show, and find slow and silent ranks."""
+        """Read the figures of all ranks: choose the rank to show, and find slow and silent ranks."""
         looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
         if self._lead not in looks:
             self._lead = next((rank for rank, each in looks.items() if each.known), None)
@@ -163,7 +163,7 @@ class ProgressText:
         self._lag = f"slowest rank {self._lagging[0]} at {self._lagging[1]}" if stays and self._lagging else ""
 
     def _lagging_of(self, looks: Mapping[int, RankFigures]) -> tuple[int, str] | None:
-        """Return the slowest rank and its step, if it lags by more than the time between reading two ranks explains.
+        """Return the slowest rank and its step, if it lags by more than the delay between two reads can explain.
 
         Ranks that print figures much less often than others, such as once per epoch, are not compared.
         """
@@ -200,7 +200,7 @@ class ProgressText:
         return "" if pace is None else f"{number(pace, ',.0f' if pace >= 100 else '.3g')} {self._unit}s/s"
 
     def _left_s(self) -> float | None:
-        """Estimate the seconds until the last step; None if unknown, or if the last step is only that of an epoch."""
+        """Estimate the seconds until the last step; None if unknown, or if steps are only counted per epoch."""
         step, last, pace = self._figures.step, self._figures.last_step, self._pace()
         is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples or self._figures.is_bare
         if step is None or last is None or step >= last or is_of_epoch or pace is None:
@@ -210,10 +210,10 @@ class ProgressText:
 
 
 def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:
-    """Return a line about silent ranks, and a command to show their stacks.
+    """Return a line about silent ranks, and a line with the command that shows their stacks.
 
-    `silent_s` are the seconds of silence by global rank, `running` is the number of running ranks, and `argument` is RUN
-    for a shell. The command is a separate line, so that terminals do not wrap it.
+    `silent_s` maps global ranks to seconds of silence, `running` is the number of running ranks, and `argument` is the
+    RUN argument quoted for a shell. The command is a separate line, so that terminals do not wrap it.
     """
     seconds = duration_in_seconds(max(silent_s.values()))
     if len(silent_s) == running > 1:
@@ -224,7 +224,7 @@ def about_silence(silent_s: Mapping[int, float], running: int, argument: str) ->
 
 
 def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:
-    """Return a text such as "4 ranks for 12 s: step 3, loss 2.5", with the most important parts that fit `width`."""
+    """Return a text such as "4 ranks for 12 s: step 3, loss 2.5". Less important parts are omitted to fit `width`."""
     whole = {"count": who, "elapsed": elapsed, **parts}
     kept: dict[str, str] = {}
     for name in BY_IMPORTANCE:

@@ -1,4 +1,4 @@
-"""Rows of a table of ranks, optionally grouped and sorted."""
+"""Group and sort the rows of a table of ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Joined = Callable[[Sequence[Any], Callable[[Any], str]], str]  # formats the val
 
 
 def span(values: Sequence[Any], text: Callable[[Any], str]) -> str:
-    """Format the smallest and the largest value: "118..120".
+    """Format the range of several values: "118..120".
 
     >>> span([3, None, 1], str), span([3, 3], str), span([None], str)
     ('1..3', '3', '-')
@@ -53,7 +53,7 @@ class Column(Generic[T]):
 
 
 def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
-    """Return the rows grouped by key, the smallest groups first."""
+    """Return the rows in groups that have the same key, smallest groups first."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
         groups.setdefault(group_key(row), []).append(row)
@@ -61,7 +61,7 @@ def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple
 
 
 def step_groups(steps: Mapping[int, int | None]) -> dict[int, int]:
-    """Return the step of each global rank, raised to the highest step of its group; steps that differ by one are a group.
+    """Return the highest step in the group of each global rank. Ranks whose steps differ by at most one form a group.
 
     >>> step_groups({0: 120, 1: 119, 2: 80, 3: None})
     {0: 120, 1: 120, 2: 80}
@@ -81,7 +81,7 @@ def group_key(
     step: Callable[[T], int | None],
     loss: Callable[[T], float | None],
 ) -> Callable[[T], Hashable]:
-    """Return a key function for grouping rows: by state, step, and whether the loss is finite."""
+    """Return a key function that groups rows by state, by step, and by whether the loss is finite."""
     steps = dict(enumerate(map(step, rows)))
     of_step = {steps[number]: highest for number, highest in step_groups(steps).items()}
 
@@ -93,12 +93,12 @@ def group_key(
 
 
 def age_s(time_ns: int | None, looked_ns: int) -> float | None:
-    """Return the age at time `looked_ns` in seconds; None without a time. It is never negative if clocks are set back."""
+    """Return the age of `time_ns` at `looked_ns` in seconds; None without a time. It is never negative."""
     return None if time_ns is None else max(0.0, (looked_ns - time_ns) / 1e9)
 
 
 def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
-    """Sort groups by the smallest value in a column, or in reverse by the largest; unknown values come last."""
+    """Sort groups by their smallest value in a column (in reverse, by the largest). Unknown values come last."""
     keyed: list[tuple[Any, tuple[T, ...]]] = []
     for group in groups:
         values = [value for row in group if (value := column.value(row)) is not None and value == value]  # noqa: PLR0124 - NaN

@@ -1,4 +1,4 @@
-"""An interactive view of a table of ranks: order, grouping and scrolling."""
+"""An interactive table of ranks, which the user can sort, group and scroll."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELP = (
 
 @dataclass
 class RankView:
-    """The user's view of the table. While `grouped` is None, ranks are grouped if they do not fit on the screen."""
+    """The current view of the table. While `grouped` is None, ranks are grouped if they do not fit on the screen."""
 
     sorted_by: int | None = None  # column; None: by rank, smallest groups first
     reverse: bool = False
@@ -72,7 +72,7 @@ class RankView:
         right: frozenset[str],
         paint: Painters,
     ) -> Iterator[str]:
-        """Yield the header and at most `most_rows` rows; all rows if it is None."""
+        """Yield the header and at most `most_rows` rows; all rows if `most_rows` is None."""
         wants = self.grouped if self.grouped is not None else most_rows is not None and len(rows) > most_rows
         groups = grouped(rows, alike) if wants else [(row,) for row in rows]
         if self.sorted_by is not None:
@@ -88,7 +88,7 @@ class RankView:
         yield from fitted(header, table, width, giving_way=giving_way, right=right, paint=paint)
 
     def foot(self, columns: Sequence[Column[T]], width: int) -> str:
-        """Return a line with the visible rows and the main keys, cut to `width`."""
+        """Return a line that says which rows are visible and lists the main keys, cut to `width`."""
         order = "" if self.sorted_by is None else f": {columns[self.sorted_by].name}{', reversed' * self.reverse}"
         last = min(self.total, self.first + self.page)
         what = "groups" if self.is_grouped else "rows"
@@ -139,7 +139,7 @@ def pressed(descriptor: int | None, wait_s: float) -> list[str]:
 
 
 def keys_in(typed: bytes) -> list[str]:
-    r"""Decode the bytes from a terminal to keys: characters, or names of special keys.
+    r"""Decode bytes read from a terminal into keys: characters, or names of special keys.
 
     >>> keys_in(b"s\x1b[B?")
     ['s', 'down', '?']

@@ -1,4 +1,4 @@
-"""The status line of a run: partial lines of ranks, or the state of the run."""
+"""The status line of a run. It shows partial lines of ranks, or the state of the run."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ ENDING_SHOWN_AFTER_S = 1.0  # most processes end within this time
 
 
 class PartialLines:
-    """Partial lines of ranks, such as progress bars, drawn in one row of a terminal. Close it at the end to clear the row."""
+    """Draws partial lines of ranks, such as progress bars, in one row of a terminal. `close` clears the row."""
 
     def __init__(
         self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], object] = lambda: None
     ) -> None:
-        """Create the row; `before` is called before drawing, to clear other text in the row."""
+        """Create the row. Before drawing, `before` is called to clear other text in the row."""
         row = StatusLine(stream)
         self._row = row if shape.redraws and row.on_terminal and not hidden else None
         self._format, self._before = shape, before
@@ -69,7 +69,7 @@ class PartialLines:
         return self._row is not None
 
     def show(self, begun: Mapping[int, PartialLine]) -> bool:
-        """Draw the partial lines by global rank; return whether anything is visible."""
+        """Draw the partial lines, given by global rank; return whether anything is visible."""
         if self._row is None:
             return False
         now_s = time.monotonic()
@@ -85,7 +85,7 @@ class PartialLines:
         return self._row.visible
 
     def erase(self) -> str:
-        """Erase the row before other text is written to the terminal; see `StatusLine.erase`."""
+        """Erase the row, so that other text can be written to the terminal; see `StatusLine.erase`."""
         return "" if self._row is None else self._row.erase()
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class PartialLines:
 
 
 class RunStatusLine:
-    """The status line of a run: redrawn in place on a terminal; elsewhere, a new line for each change."""
+    """The status line of a run. A terminal shows it redrawn in place; other streams get a new line per change."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress
@@ -139,7 +139,7 @@ class RunStatusLine:
         return self._partial.wanted and self._progress.current.ending.stopping is None
 
     def without_steps(self, text: bytes) -> bytes:
-        """Return rank 0's lines without step lines, if the status line shows the step."""
+        """Return rank 0's lines. Omit step lines if the status line shows the step."""
         if self._measured is None or not self._replaces_steps:
             return text
         return self._measured.without_steps(text, self._progress.current.starts)
@@ -169,11 +169,11 @@ class RunStatusLine:
                     self._measured.forget()
 
     def _do(self, what: str, already_s: float = 0.0) -> None:
-        """Set the phase before ranks run, and how long it has already taken."""
+        """Set the text for the current phase of the start, which has already taken `already_s` seconds."""
         self._doing, self._phase_s = what, time.monotonic() - already_s
 
     def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
-        """Draw the partial lines `begun` by global rank, or the state of the run; nothing if all ranks are `killed`."""
+        """Draw the partial lines in `begun`, or else the state of the run. Draw no state once ranks are `killed`."""
         attempt = self._progress.current
         all_run = len(attempt.starts) == self._progress.rank_count and attempt.running
         if self._measured is not None and self._status.on_terminal and all_run and attempt.ending.stopping is None:
@@ -194,7 +194,7 @@ class RunStatusLine:
             self._print(why + text)
 
     def _print(self, text: str) -> None:
-        """Print the state of the run as a line of stderr if it has changed, at most once in `PRINTED_EVERY_S`."""
+        """Print the state of the run on stderr if it has changed, at most every `PRINTED_EVERY_S` seconds."""
         text = without_colours(text)
         if text and text != self._printed and time.monotonic() >= self._print_after_s:
             with suppress(OSError, ValueError):  # stderr is closed
@@ -202,12 +202,12 @@ class RunStatusLine:
             self._printed, self._print_after_s = text, time.monotonic() + PRINTED_EVERY_S
 
     def report_start(self) -> None:
-        """Print that all ranks have started; on a terminal, the status line shows it instead."""
+        """Print that all ranks have started. On a terminal, print nothing, because the status line shows it."""
         if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
             self._print(self._started_text())
 
     def hint(self) -> tuple[str, ...]:
-        """Return lines about ranks that have been silent for unusually long; only once per run."""
+        """Return lines about ranks that have been silent for unusually long, but only once per run."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()
@@ -229,7 +229,7 @@ class RunStatusLine:
         return self._running_text() if attempt.running else ""
 
     def _beginning_text(self) -> str:
-        """Return the phase before all ranks run: "importing torch ... 3 s"."""
+        """Describe the phase of the start, until all ranks run: "importing torch ... 3 s"."""
         attempt, seconds = self._progress.current, time.monotonic() - self._phase_s
         what = self._doing
         if attempt.starts:
@@ -238,7 +238,7 @@ class RunStatusLine:
         return f"{cut_off(what, self._status.width - len(DOTS) - len(since))}{DOTS}{since}"
 
     def _running_text(self) -> str:
-        """Return the running ranks and their progress: "4 ranks for 12 s: step 3, loss 2.5000"."""
+        """Describe the running ranks and their progress: "4 ranks for 12 s: step 3, loss 2.5000"."""
         attempt, total = self._progress.current, self._progress.rank_count
         ranks = counted(total, "rank")
         if attempt.running < total:  # wait a moment: ranks that finish together end one by one
@@ -269,7 +269,7 @@ class RunStatusLine:
         return fitting(who, duration_in_seconds(time.monotonic() - self._began_s), parts, self._status.width)
 
     def _ending_text(self) -> str:
-        """Return the number of ranks that are still ending, and when they are killed."""
+        """Say how many ranks are still ending, and when they will be killed."""
         progress, attempt = self._progress, self._progress.current
         now_s = time.monotonic()
         has_end = self._status.on_terminal and math.isfinite(self._killed_at_s)

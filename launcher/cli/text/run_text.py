@@ -88,20 +88,20 @@ def described(failed: NotExiting) -> str:
 
 
 def continued_from(continued: ResumedFrom) -> str:
-    """Describe the checkpoint that a run was resumed from: "20261121-053712-transformer from step 500"."""
+    """Describe where a run was resumed from: "20261121-053712-transformer from step 500"."""
     source = (continued.run or str(continued.checkpoint)).encode(errors="backslashreplace").decode()
     return one_line(f"{source} from step {continued.step:,}")
 
 
 def running_ranks(state: RunState) -> int:
-    """Return the number of running ranks, as the agent reported, or as observed if an engine started them."""
+    """Return the number of running ranks, as reported by the agent, or as observed if an engine started the ranks."""
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
     return 0 if state.state.over else state.progress.current.running
 
 
 def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
-    """Return a line about the ranks whose figures come from their logs, or about the reason why logs are not read."""
+    """Return a line that says which ranks' figures are parsed from logs, or why logs are not parsed."""
     refused = next((each.refused for each in figures.values() if each.refused is not None), None)
     if refused is not None:
         return [f"figures are not read from logs: {one_line(refused)}"]
@@ -111,7 +111,7 @@ def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
 
 
 def scheduler_text(state: RunState) -> str:
-    """Describe MindSpore's scheduler: "running, process 4711"; "" if the run is not known to have one."""
+    """Describe the state of MindSpore's scheduler: "running, process 4711"; "" if the run is not known to have one."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return "not supervised" if state.run_dir.scheduler_log.exists() else ""
@@ -123,7 +123,7 @@ def scheduler_text(state: RunState) -> str:
 
 
 def scheduler_json(state: RunState) -> dict[str, Any] | None:
-    """Return MindSpore's scheduler for `status --json`; None if no event mentions one."""
+    """Return the state of MindSpore's scheduler for `status --json`; None if no event mentions a scheduler."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return None
@@ -138,7 +138,7 @@ def scheduler_json(state: RunState) -> dict[str, Any] | None:
 
 
 def as_json(state: RunState) -> dict[str, Any]:
-    """Return the fields of a run for `--json`, common to all commands. Times are nanoseconds since 1970."""
+    """Return the JSON fields of a run, common to all commands with --json. Times are nanoseconds since 1970."""
     progress = state.progress
     return {
         "name": state.name,
@@ -169,9 +169,9 @@ def _how_lost(state: RunState) -> str:
 
 
 def self_reported_verdict(state: RunState) -> Verdict | None:
-    """Return a verdict from the failures that ranks recorded themselves; None if there are none or the run is supervised.
+    """Return a verdict based on the failures that ranks recorded; None without any, or if tlaunch supervises the run.
 
-    It is never certain, because the clocks of servers differ and a killed rank does not record anything.
+    The verdict is never certain, because the clocks of servers differ and killed ranks do not record failures.
     """
     if state.engine is None:
         return None

@@ -15,9 +15,9 @@ LOOKED_AT = 5
 
 
 def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
-    """Yield a line with the newest checkpoint of a run and how to resume from it, if it has a checkpoint.
+    """If a run has a checkpoint, yield a line with the newest checkpoint and how to resume from it.
 
-    `reference` is RUN for a shell, and is safe to show.
+    `reference` is the RUN argument, quoted for a shell and safe to show.
     """
     if (index := newest_checkpoint(run_dir)) is None:
         return
@@ -28,13 +28,13 @@ def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
 
 
 def newest_checkpoint(run_dir: RunDir) -> Index | None:
-    """Return the index of a run's newest readable checkpoint, searching only the newest few."""
+    """Return the index of a run's newest readable checkpoint. Only the newest few checkpoints are tried."""
     with suppress(OSError):  # the directory cannot be read
         return next((index for _, index in readable(checkpoints_in(run_dir.checkpoints)[:LOOKED_AT])), None)
     return None
 
 
 def how_to_resume(state: RunState) -> Iterator[str]:
-    """Yield the line of `going_on` if the run ended before its training was complete."""
+    """If the run ended without success, yield the same line as `going_on`."""
     if state.engine is None and state.state in {State.FAILED, State.HUNG, State.LOST, State.STOPPED}:
         yield from going_on(state.run_dir, as_argument(state.run_dir))

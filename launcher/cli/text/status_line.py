@@ -28,7 +28,7 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO, *, alone: bool = True) -> None:
-        """Create a status line; it is redrawn only if `alone`: no other process writes to the same terminal."""
+        """Create a status line. It is only drawn if `alone` is true: no other process writes to the same terminal."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
         self.on_terminal = alone and takes_escapes(stream)
@@ -39,14 +39,14 @@ class StatusLine:
 
     @property
     def width(self) -> int:
-        """The current width of the terminal minus SPARE_COLUMNS."""
+        """The usable width: the terminal's current width minus SPARE_COLUMNS."""
         columns = 0
         with suppress(OSError):  # of this stream's terminal; shutil would ask stdout
             columns = os.get_terminal_size(self._stream.fileno()).columns
         return (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
 
     def show(self, text: str, why: str = "") -> None:
-        """Show `why` and `text`; on a narrow terminal, `why` is shortened first.
+        """Show `why` followed by `text`. If they do not fit, `why` is shortened first.
 
         Colours are removed, because shortening could cut off the end of a colour.
         """
@@ -67,7 +67,7 @@ class StatusLine:
             self._shown = text
 
     def erase(self) -> str:
-        """Erase the line; if the terminal is stopped, return the text that erases it, to be written first."""
+        """Erase the line. If the terminal is stopped, return the erasing text, which the caller must write first."""
         if not self.visible:
             return ""
         self.visible = False
@@ -85,9 +85,9 @@ class StatusLine:
         return time.monotonic() - self._resized_s >= SETTLED_AFTER_S
 
     def _erasure(self) -> str:
-        """Return the text that erases the row, including its wrapped part if the terminal became narrower.
+        """Return the text that erases the line, including the part that wrapped if the terminal has become narrower.
 
-        In doubt, it erases too little rather than other lines above the row.
+        If in doubt, it erases too little, so that lines above are never erased.
         """
         width = self.width
         is_wrapped = self._is_settled(width) and bool(self._shown)

@@ -1,4 +1,4 @@
-"""Writing to stdout and stderr, and short paths for users."""
+"""Write to stdout and stderr, and shorten paths for display."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_pipe(stream: TextIO) -> bool:
 class StreamWriter:
     """A writer with a time limit that never loses bytes.
 
-    It bypasses the stream's buffer, which would lose bytes that a non-blocking pipe does not accept.
+    It bypasses the stream's buffer, because that loses bytes when a non-blocking pipe is full.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -42,13 +42,13 @@ class StreamWriter:
         self.forgotten = False
 
     def put_bytes(self, encoded: bytes) -> None:
-        """Set the bytes for `push` to write; all earlier bytes must have been written."""
+        """Set the bytes that `push` writes. Call this only after all earlier bytes have been written."""
         self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
-        """Write the pending bytes, and return whether all were written. Raises OSError if the stream cannot be written.
+        """Write pending bytes; return True if all were written. Raises OSError if the stream cannot be written.
 
-        Blocks until `until_s` at most, on the monotonic clock; it may be infinite.
+        Blocks at most until `until_s` on the monotonic clock, which may be infinite.
         """
         # A ready pipe accepts PIPE_BUF bytes without blocking; without a time limit, blocking is allowed.
         limit_bytes = None if math.isinf(until_s) else select.PIPE_BUF
@@ -64,7 +64,7 @@ class StreamWriter:
         return True
 
     def forget(self) -> None:
-        """Discard all further writes of this process to the stream, including the interpreter's last flush."""
+        """Discard everything that this process writes to the stream from now on, including the final flush at exit."""
         self.forgotten, self.pending = True, memoryview(b"")
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._descriptor)
@@ -72,7 +72,7 @@ class StreamWriter:
 
 
 def write_out(text: str) -> None:
-    """Write to stdout, and block until all is written. Raises OSError if that fails, except for a closed reader."""
+    """Write to stdout, blocking until everything is written. Raises OSError, except if the reader has exited."""
     stdout = StreamWriter(sys.stdout)
     stdout.put_bytes(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
     try:
@@ -82,7 +82,6 @@ def write_out(text: str) -> None:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Write lines to stdout as `write_out` does."""
     write_out("".join(f"{line}\n" for line in lines))
 
 
@@ -103,7 +102,7 @@ def as_people_call_it(path: Path) -> Path:
 
 
 def as_argument(run_dir: RunDir) -> str:
-    """Return RUN for a shell, to name this run from the working directory."""
+    """Return the RUN argument for this run, quoted for a shell in the working directory."""
     from launcher.core.resources import usual_runs_dir
 
     own, root = usual_runs_dir().resolve(), run_dir.root

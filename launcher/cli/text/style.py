@@ -1,4 +1,4 @@
-"""Colours and line wrapping of all commands. No information is conveyed only by colour."""
+"""Colours and line wrapping for all commands. No information is conveyed by colour only."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Screen:
         return _MESSAGE.sub(label, self.prose(text))
 
     def prose(self, text: str) -> str:
-        """Wrap lines of text at the terminal's width; excerpts are left as they are."""
+        """Wrap lines of text at the terminal's width. Lines of excerpts are left unchanged."""
         if self.columns is None:
             return text
         return "\n".join(line if _QUOTING.match(line) else self.wrapped(line) for line in text.split("\n"))
@@ -70,8 +70,8 @@ class Screen:
     def wrapped(self, line: str) -> str:
         """Wrap a line between words at the terminal's width.
 
-        A command in backticks is not broken, so that it can be copied. If it is longer than a line, it starts a new line,
-        which the terminal wraps.
+        A command in backticks is not split, so that it can be copied. A command longer than a line starts on a new
+        line.
         """
         if self.columns is None or columns_of(click.unstyle(line)) <= self.columns:
             return line
@@ -106,7 +106,7 @@ def takes_escapes(stream: TextIO) -> bool:
 def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
     """Return the capabilities of `stream`.
 
-    Colours are used as `wanted` (--color), else as NO_COLOR or FORCE_COLOR says, else on a terminal.
+    Colours are used if `wanted` (--color) says so. If it is None, NO_COLOR, FORCE_COLOR or the kind of stream decides.
     """
     if wanted is None:
         is_forced = os.environ.get("FORCE_COLOR", "") not in {"", "0"}

@@ -36,9 +36,9 @@ _BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in 
 def render(
     progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None, screen: Screen = PLAIN
 ) -> Iterator[str]:
-    """Yield the lines for stderr, whose capabilities are `screen`.
+    """Yield the lines of the summary for stderr. `screen` has the capabilities of stderr.
 
-    `shown_dir` is the run directory for display. `server_index` is the server if `progress` covers only its ranks.
+    `shown_dir` is the run directory for display. `server_index` is given if `progress` covers only that server's ranks.
     """
     attempt, ending = progress.current, progress.current.ending
     if not progress.ended:  # the console failed
@@ -70,9 +70,9 @@ def render(
 
 
 def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
-    """Yield a line with commands to use next, unless the run was not started or its end is unknown.
+    """Yield a line with commands to use next, unless the run never started or how it ended is unknown.
 
-    Each command names the run, because other runs may have started since.
+    The commands include the run's name, because other runs may have started since.
     """
     if not progress.ended or progress.not_begun is not None:
         return
@@ -117,13 +117,13 @@ def _going_on(spec: RunSpec) -> Iterator[str]:
 
 
 def shows_traceback(verdict: Verdict) -> bool:
-    """Return True if the verdict includes the culprit's traceback, so that the end of the log need not be shown."""
+    """Return True if the verdict includes the culprit's traceback. Then the end of the log is not shown."""
     failure = verdict_text.culprit_failure(verdict)
     return failure is not None and bool(failure.traceback)
 
 
 def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
-    """Return the culprit's last log lines of the current attempt. Safe to show. Raises OSError if it cannot be read."""
+    """Return the last log lines of the culprit in the current attempt. Safe to show. Raises OSError if unreadable."""
     start = progress.current.starts.get(culprit)
     if start is None and progress.current.number > 0:
         return []  # it did not run in this attempt, so the log is older
@@ -133,7 +133,7 @@ def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[
 
 
 def remote_log(global_rank: int, first_server: str) -> str:
-    """Return a line that says where the log of a rank on another server is, without a shared disk. Safe to show."""
+    """Return a line that says where to find the log of a rank if it is not on this machine. Safe to show."""
     return one_line(f"log of rank {global_rank}: on server {first_server}, with the logs of all ranks")
 
 
@@ -189,7 +189,7 @@ def _restarts(progress: Progress) -> Iterator[str]:
 
 
 def _ran_on(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
-    """Return True if the rank ran on that server in the last attempt; a `server_index` of None is any server."""
+    """Return True if the rank ran on this server in the last attempt, or if `server_index` is None."""
     if server_index is None:
         return True
     if (allotment := progress.current.allotment) is None:
@@ -236,7 +236,7 @@ def _log_of(
 
 
 def _how_ended(progress: Progress, *, without: int | None = None) -> str:
-    """Count how ranks ended: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
+    """Describe how many ranks ended in which way: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
     attempt, grace = progress.current, ""
     stopping, passed_s = attempt.ending.stopping, attempt.ending.grace_passed_s
     if passed_s is not None and stopping is not None:  # both by a wall clock

@@ -1,4 +1,4 @@
-"""Text of a verdict: the rank that failed first, where, the evidence, and the ranks that failed as a consequence.
+"""The text of a verdict: which rank failed first, where, the evidence, and which ranks failed as a consequence.
 
 rank 3: ValueError: no such word, at train.py:88 in step
 certain: its exception came 0.204 s before any other failure
@@ -90,7 +90,7 @@ def _stacks(verdict: Verdict) -> Iterator[str]:
 
 
 def headline(verdict: Verdict) -> str:
-    """Return rank, error and place on one line: "rank 3: ValueError: no such word, at train.py:88 in step"."""
+    """Return a line with rank, error and place: "rank 3: ValueError: no such word, at train.py:88 in step"."""
     failure = culprit_failure(verdict)
     if failure is not None:
         return shortened(f"rank {failure.global_rank}: {_what(failure)}")
@@ -171,9 +171,9 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
 
 
 def _excerpt(lines: Sequence[str]) -> list[str]:
-    """Return the last lines of a traceback, preceded by the innermost frame of the user's code.
+    """Return the last lines of a traceback; include the innermost frame of the user's code.
 
-    Without it, that frame may be hidden above many frames of libraries.
+    That frame may be far above, followed by many frames of libraries.
     """
     begin = _start_of_message(lines, max(0, len(lines) - TRACEBACK_LINES))
     plain = [_MARGIN.sub("", line) for line in lines]
@@ -189,10 +189,10 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
 
 
 def _start_of_message(lines: Sequence[str], begin: int) -> int:
-    """Return the first line of the exception message that contains line `begin`.
+    """Return the index of the first line of the exception message that contains line `begin`.
 
-    Return `begin` if it is not part of a message, or if the message starts far above. Notes of an exception follow its
-    message, and are useless without it.
+    Return `begin` if that line is not part of a message, or if the message starts far above. An exception's notes
+    follow its message and are useless without it.
     """
     start = begin
     while start and not lines[start].startswith(" ") and not lines[start - 1].startswith(" "):
@@ -201,9 +201,9 @@ def _start_of_message(lines: Sequence[str], begin: int) -> int:
 
 
 def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
-    """Yield a line for each kind of failure, with its ranks.
+    """Yield a line for each kind of failure, with the ranks that failed in this way.
 
-    Failures are of one kind if they have the same place, and the same text except for numbers.
+    Failures are of one kind if they happened at the same place and their texts differ only in numbers.
     """
     alike: dict[tuple[str, str | None], list[Failure]] = {}
     for failure in failures:

@@ -1,4 +1,4 @@
-"""The bundled trainer on the command line: its command, its settings, its checkpoints and the models that it has trained.
+"""Use of the bundled trainer by commands: its command line, settings, checkpoints and trained models.
 
 To change which checkpoint `--resume` uses: resume.py (the newest usable one; settings are compared first).
 To change how translations are started: translators.py, launcher/trainer/decode/__main__.py (batching does not change

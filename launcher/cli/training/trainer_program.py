@@ -1,4 +1,4 @@
-"""The command line of the bundled trainer, from checked options."""
+"""Check options for the bundled trainer, and create its command line."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
 
 
 def chosen_settings(options: RunOptions) -> tuple[str, ...]:
-    """Return the settings from options in the form of --set; the last value of a name wins."""
+    """Return the settings that options make, in the form KEY=VALUE. The last value of a name wins."""
     return (*PROFILED * options.profile, *options.settings)
 
 
 def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
     """Check that recipe, layout and data fit together, and return the command of the bundled trainer.
 
-    With `needs_data` false, data are checked only if they are given.
+    If `needs_data` is false, --data is checked only if it is given.
     """
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
@@ -125,7 +125,7 @@ class EffectiveSetting:
 
 
 def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:
-    """Return all settings of the program, in the order of `templates/NAME.toml`. Raises the errors of `Recipe.load`.
+    """Return all settings of the bundled program, in the order of its template. Raises the errors of `Recipe.load`.
 
     `layout` is the checked layout of the run.
     """
@@ -149,14 +149,14 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 
 
 def without_settings(options: RunOptions) -> RunOptions:
-    """Return the options without the settings of the trainer; data, devices and layout remain."""
+    """Return the options without those that change settings of the trainer. Data, devices and layout remain."""
     return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
 
 
 def toml_lines(settings: Sequence[EffectiveSetting], others: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a file for --config with all settings, and their origins as comments.
+    """Yield the lines of a --config file with all settings. Comments give the origin of each setting.
 
-    The first line is the command that repeats the run with the file. `others` are its other options.
+    The first line is a comment with the command that repeats the run from this file; `others` are its other options.
     """
     command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={FILE}"))
     filled_in = ", and fill in the masked values" if MASK in command else ""

@@ -1,4 +1,4 @@
-"""The child process that translates with a trained model."""
+"""Start a child process that translates with a trained model."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def run_translator(
     total_bytes: int | None,
     stdin: int | None = subprocess.DEVNULL,
 ) -> None:
-    """Translate with a model, and write to the file descriptor `output`. `words` are more options for the process.
+    """Translate in a child process that writes to the file descriptor `output`. `words` are more options for it.
 
-    Raises UnreadableError if a package of the trainer is not installed, and a TlaunchError if the process failed;
-    `is_reported` is set if the process printed the reason.
+    Raises UnreadableError if a package of the trainer is not installed, and a TlaunchError if the process failed. The
+    error's `is_reported` is set if the process has printed the reason.
     """
     check_installed()
     descriptor = os.dup(output)  # the child's stdout is a pipe
@@ -78,9 +78,10 @@ PROGRAM = "transformer"  # the recipe of translation models
 def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, str]]:
     """Yield the directory of a trained translation model, and its name for messages.
 
-    `reference` is a model directory, a run or a checkpoint. For a run, this is its final model, or its newest checkpoint if
-    it has no model yet. A checkpoint of any layout is merged into a temporary directory, which is removed afterwards.
-    Raises UnreadableError if it does not exist or is damaged, and UsageError if it belongs to another program.
+    `reference` is a model directory, a run or a checkpoint. For a run, its final model is used, or its newest
+    checkpoint if there is no model yet. A checkpoint of any layout is merged into a temporary directory, removed
+    afterwards. Raises UnreadableError if the model is missing or damaged, and UsageError if it belongs to another
+    program.
     """
     places = [Path(reference), runs_dir / reference] if reference else []
     with suppress(TlaunchError):  # the reference may be a checkpoint

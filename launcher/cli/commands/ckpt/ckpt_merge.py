@@ -78,10 +78,10 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
 
 @contextmanager
 def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Iterator[AveragedBoxes]:
-    """Yield the mean of the newest `count` intact checkpoints of `paths`, and show a progress bar.
+    """Yield the average of the newest `count` intact checkpoints in `paths`, and show a progress bar.
 
     `reference` is the command's argument. Files are verified against their digests first. A damaged checkpoint is
-    reported and replaced by an older one. Raises UsageError if too few are intact, or of different trainings.
+    reported and replaced by an older one. Raises UsageError if too few are intact, or if their trainings differ.
     """
     check_numpy()
     from launcher.checkpoint.average import AveragedBoxes

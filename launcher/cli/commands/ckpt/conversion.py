@@ -123,7 +123,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
 
 
 def _convertible_index(path: Path) -> Index:
-    """Return the index of a checkpoint; raise UsageError unless it has AdamW's values, no buffers, and a tokenizer."""
+    """Return a checkpoint's index; raise UsageError unless it has AdamW state and a tokenizer, and no buffers."""
     index = read_index(path)
     if index.kinds == KINDS and not index.buffers and TOKENIZER in index.files:
         return index
@@ -137,7 +137,7 @@ def _convertible_index(path: Path) -> Index:
 
 
 def _convert(action: str, source: Path, output: Path, total_bytes: int, *words: str) -> int:
-    """Convert `total_bytes` in a child process, which reports its own errors; print the output's path."""
+    """Convert a checkpoint of `total_bytes` in a child process, which reports its own errors; print the output path."""
     check_installed()
     words = (*words, "--output", str(output.absolute()))
     with started(CONVERTER, action, str(source.absolute()), *words) as child:

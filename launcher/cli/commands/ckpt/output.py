@@ -25,7 +25,7 @@ def output_option(about: str, *, metavar: str = "DIR") -> Callable[[Command], Co
 
 
 def check_new(output: Path, checkpoint: Path | None = None) -> None:
-    """Raise UsageError if a path exists, or is inside the checkpoint to be read."""
+    """Raise UsageError if the output path exists, or is inside the checkpoint to read."""
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists", hint="use another name for --output")
     if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
@@ -33,13 +33,13 @@ def check_new(output: Path, checkpoint: Path | None = None) -> None:
 
 
 def check_numpy() -> None:
-    """Raise UnreadableError if numpy is missing, before a module that imports it is loaded."""
+    """Raise UnreadableError if numpy is not installed. Call this before loading a module that imports numpy."""
     if find_spec("numpy") is None:
         raise UnreadableError(f"numpy is not installed for {sys.executable}", hint='pip install "tlaunch[train]"')
 
 
 @contextmanager
 def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
-    """Open a checkpoint, and show a progress bar of verifying its files and writing `written_bytes`."""
+    """Open a checkpoint; a progress bar covers verifying its files and then writing `written_bytes`."""
     with progress_bar(what, all_bytes(index) + written_bytes) as advance, opened(path, index, advance, say) as stored:
         yield stored

@@ -152,7 +152,7 @@ class _DoctorRun:
         return self.prepared.used.servers
 
     def session(self) -> ProbeSession:
-        """Return a session that no server has joined yet."""
+        """Return a new session; no server has joined it yet."""
         by_hand = self.chosen.port_by_hand if self.here is not None and len(self.servers) > 1 else None
         listener, endpoint = open_endpoint(self.host, by_hand)
         plan = Plan(
@@ -183,9 +183,9 @@ class _DoctorRun:
         )
 
     def _alone(self, index: int, endpoint: Endpoint, join_s: float) -> EngineCommand:
-        """Return the command that starts the agent of one server, which tries to connect to this machine for `join_s`.
+        """Return the command that starts one server's agent, which has `join_s` seconds to connect to this machine.
 
-        The agent gets the server's id, because it is process 0 of its engine.
+        Each agent is started by a separate engine command and is process 0 there, so it is also given its server's id.
         """
         server = self.servers[index]
         directory = self.directory / f"server{index}"
@@ -245,7 +245,7 @@ def _findings(examination: Examination, session: ProbeSession, lasting: tuple[Fi
 
 
 def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Finding, ...]:
-    """Return a finding if servers have different copies of the run's program, if COMMAND is given."""
+    """If COMMAND is given, return a finding if the program's files differ between servers."""
     if not planned.command or len(planned.servers) == 1:
         return ()
     request = planned.prepared.request

@@ -28,7 +28,7 @@ _LOOKS = {OK: GOOD, "BREAKS": ERROR, Severity.RISKY.value: WARNING, Severity.NOT
 
 
 def report_lines(examination: Examination, findings: Sequence[Finding], screen: Screen = PLAIN) -> Iterator[str]:
-    """Yield the table of servers, the findings, and a summary, without control characters."""
+    """Yield lines for the server table, the findings and a summary, without control characters."""
 
     def painted(word: str) -> str:
         return screen.paint(word, _LOOKS.get(word, Look()))
@@ -86,17 +86,17 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
-    """Return the keys of an empty examination, and the error. Problems of a refused table are as in `validate`."""
+    """Return an empty report as JSON, plus the error. Problems of a refused table look as in `tlaunch validate`."""
     problems = error.problems if isinstance(error, RefusedTableError) else ()
     why = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
     return {"sound": False, "findings": [], "servers": [], "links": None, **why}
 
 
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
-    """Return the topics about which something is known.
+    """Return the topics to show: those that were examined or have findings.
 
-    Links may not have been measured, and a single server has no connections. A server with an unknown name was not
-    tested: this is a finding about names, and says nothing about the network.
+    Links may not have been measured, and a single server has no connections. A server whose name cannot be resolved was
+    not tested: its finding is about names, not about the network.
     """
     attempts = [attempt for tried in examination.reach.values() for attempt in tried]
     is_known = {
@@ -110,7 +110,7 @@ def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic
 
 
 def _word(severity: Severity) -> str:
-    """Return the severity; "breaks" is in upper case, to stand out without colours."""
+    """Return the severity as text. "breaks" is in upper case, so that it stands out even without colours."""
     word: str = severity.value
     return word.upper() if severity is Severity.BREAKS else word
 

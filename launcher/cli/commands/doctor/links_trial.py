@@ -1,4 +1,4 @@
-"""Measure the links between examined servers, if no finding would break a run."""
+"""Measure the links between examined servers, unless a problem was found that would break a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LinksTrial:
         self._is_by_hand = options["engine"] not in BRING_ALL
 
     def findings(self, found: Sequence[Finding]) -> Iterator[Finding]:
-        """Measure the links, and yield findings about them, or the reason why they were not measured."""
+        """Measure the links and yield findings about them, or one finding that says why they were not measured."""
         if len(self._examination.cluster.servers) == 1:
             return
         if not is_sound(found):
@@ -62,7 +62,7 @@ class LinksTrial:
             )
 
     def _measured(self) -> tuple[Finding, ...]:
-        """Measure links, and measure again if some are slow, since the machines may have been busy for a moment."""
+        """Measure the links. If some are slow, measure again, because the machines may have been busy for a moment."""
         cluster = self._examination.cluster
         links = self._run()
         if isinstance(links, Finding):
@@ -81,7 +81,7 @@ class LinksTrial:
         return (*(found or (near,)), *unexpected_interface(links.interfaces, evidence))
 
     def _run(self) -> Links | Finding:
-        """Return the measurements of one run, or a finding about its failure."""
+        """Run the measurement once; return its results, or a finding if the run failed."""
         port = 0
         with suppress(OSError), closing(hold_port()) as held:
             port = held.number
@@ -105,7 +105,7 @@ class LinksTrial:
             return self._not_measured(str(written.get("trouble", "the measurement wrote no results")))
 
     def _failed_servers(self) -> Iterator[str]:
-        """Yield messages about servers that failed or were lost: the run would wait for them until its timeout."""
+        """Yield a message for each failed or lost server, for which the run would wait until its timeout."""
         yield from self._session.troubles()
         for index, failure in self._session.join_failures.items():
             yield f"server {self._examination.cluster.servers[index].server_id}: {failure.why}"
@@ -118,7 +118,7 @@ class LinksTrial:
         return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
 
     def _failed(self, why: str) -> Finding:
-        """Return a finding about the server whose rank caused the failure, or about all servers. The logs are kept."""
+        """Return a finding about the server whose rank failed first, or all servers if unknown. Keep the run's logs."""
         servers = self._examination.cluster.servers
         run_dir = (self._runs_dir / LATEST).resolve()
         blamed = trial_run.blamed_server(run_dir, servers)

@@ -1,4 +1,4 @@
-"""The run by which the doctor measures links: an ordinary, silent `tlaunch run` in a separate directory."""
+"""The run that measures links for `tlaunch doctor`: a normal `tlaunch run` without output, in a separate directory."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command of a guard: a child process that executes the run of `options`, and exits with the doctor.
+    """Return the command of a guard: a child process that executes the run and exits when the doctor exits.
 
-    The guard then removes the files of both, which a killed doctor cannot do.
+    If the doctor was killed, the guard removes the temporary files of the run and of the doctor.
     """
     setup = [str(os.getpid()), json.dumps(encode(remains)), json.dumps(encode(options))]
     return [*module_argv("launcher.cli.commands.doctor.trial_run", *setup)]
@@ -95,7 +95,7 @@ def measuring(options: Mapping[str, Any]) -> RunOptions:
 
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
-    """Return the options of the examination, except those that two concurrent runs cannot share."""
+    """Return the doctor's options, with new values for those that two concurrent runs cannot share."""
     by_engine = options["engine"] in BRING_ALL  # these engines refuse options for servers started by hand
     by_hand = {"coordinator_port": coordinator_port, "server": options.get("server")}
     own = {"runs_dir": runs_dir, "join_timeout": JOIN_S, "grace": GRACE_S, "hang_timeout": HANGS_S, "console": "none"}
@@ -103,7 +103,7 @@ def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: 
 
 
 class TrialRun:
-    """One server's part of a run that measures links, or the complete run. `close` keeps only the measurements."""
+    """A child process with a run that measures links, or with one server's part of that run. `close` ends it."""
 
     def __init__(self, options: Mapping[str, Any], remains: Remains) -> None:
         # Without a name, so that nothing remains if the doctor is killed.
@@ -116,8 +116,8 @@ class TrialRun:
     def attend(self, meanwhile: Callable[[float], None], is_in_vain: Callable[[], bool]) -> int:
         """Wait for the run, and return its exit code, or `ENDED` if it had to be killed.
 
-        `meanwhile` is called with times until which it may block. Once `is_in_vain` is true, the run has `LAST_S` to
-        fail.
+        While waiting, `meanwhile(until)` is called repeatedly and may block until that time. Once `is_in_vain()` is
+        true, the run is killed after `LAST_S` seconds.
         """
         deadline = time.monotonic() + 3 * SECONDS + JOIN_S + STARTS_S
         was_in_vain = False
@@ -131,7 +131,7 @@ class TrialRun:
             self.close()
 
     def why(self) -> str:
-        """Return the line of the output with the reason of the failure, or the last line."""
+        """Return the output line that gives the reason for the failure, or the last line."""
         with suppress(OSError):
             begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
             output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
@@ -144,7 +144,7 @@ class TrialRun:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Stop the run if it is active. Blocks until then. Idempotent and thread-safe."""
+        """Stop the run if it is active, and block until it has ended. Idempotent and thread-safe."""
         for number, patience_s in ((signal.SIGTERM, 5 * GRACE_S), (signal.SIGKILL, GRACE_S)):
             if self._process.poll() is None:
                 self._process.send_signal(number)
@@ -153,7 +153,7 @@ class TrialRun:
 
 
 def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
-    """Return the index of the server that caused the failure, by the report's verdict; None if it is unknown."""
+    """Return the index of the server that the run's verdict blames for the failure; None if unknown."""
     report = read_report(RunDir(run_dir))
     verdict = None if report is None else report.verdict
     if verdict is None or verdict.confidence is Confidence.UNSURE:
@@ -165,7 +165,7 @@ def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
 
 
 def kept_run(run_dir: Path) -> Path | None:
-    """Copy the run's files on this machine to a lasting directory; return None if there are none."""
+    """Copy the run's local files to a directory that is kept, and return it; None if there are no files."""
     if not (run_dir / "run.json").is_file():
         return None
     of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # of a coordinator that no longer runs
@@ -179,14 +179,14 @@ def kept_run(run_dir: Path) -> Path | None:
 
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
-    """Return the reason `why` with the kept directory in place of the removed one."""
+    """Return the text `why` with paths of the removed run directory replaced by `kept`."""
     for name in (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST)):
         why = why if kept is None else why.replace(name, str(kept))
     return why
 
 
 class OwnPart:
-    """The part of a manually started server in each measuring run, in a thread."""
+    """Takes part in each link measurement on a server where the doctor was started by hand. Runs in a thread."""
 
     def __init__(self, options: Mapping[str, Any], directory: Path) -> None:
         self._options = options
@@ -195,9 +195,9 @@ class OwnPart:
         self._trial: TrialRun | None = None
 
     def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
-        """Take part in the run that `message` requests, and return the answer; None for other messages. Blocks.
+        """Take part in the measurement that `message` requests, and return the answer. Return None for other messages.
 
-        `is_over`: whether the next message is waiting.
+        Blocks until the run ends. `is_over` returns True once the next message has arrived.
         """
         if message.get("do") != "measure":
             return None
@@ -213,14 +213,14 @@ class OwnPart:
         return {"trouble": f"{ended}: {self._trial.why()}"}
 
     def close(self) -> None:
-        """Stop the active part. Call it from the main thread, which does not wait for other threads at exit."""
+        """Stop the active run. Call this in the main thread, which does not wait for other threads at exit."""
         if self._trial is not None and self._remains is not None and self._trial.is_running:
             self._trial.close()
             self._remains.remove()
 
 
 def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
-    """Return the options with a copy of the rank table, since a pipe can be read only once."""
+    """Return the options with `rank_table` replaced by a copy in `directory`, because a pipe can be read only once."""
     if options["rank_table"] is None or text is None:
         return dict(options)
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"

@@ -27,7 +27,7 @@ from launcher.runs.status import RunStatusReader
 
 @dataclass
 class ChosenLogs:
-    """Open logs, with the format and the selector of their lines. Close `logs` at the end."""
+    """Open logs, with the options that select and format their lines. The caller must close `logs`."""
 
     options: LogOptions
     watch: RunStatusReader
@@ -37,7 +37,7 @@ class ChosenLogs:
     notices: list[str] = field(default_factory=list)  # to be printed once the screen shows no partial lines
 
     def skip_to_last_lines(self) -> None:
-        """Skip to the last `options.lines` lines of each log, unless other options select lines, too."""
+        """Skip to the last `options.lines` lines of each log. Does nothing if other options also select lines."""
         self.logs.note_attempts()
         options = self.options
         if options.lines is not None and not options.selects:
@@ -52,7 +52,7 @@ class ChosenLogs:
         return set(new)
 
     def say_what_is_missing(self) -> None:
-        """Report lines that --since or --until dropped for lack of a time, and lines searched only in part."""
+        """Report lines that --since or --until dropped because they have no time, and lines searched only in part."""
         selector = self.selector
         if never := selector.without_time - selector.dated:
             say(f"{lines_of(never)} have no time: left out")
@@ -83,7 +83,8 @@ def _who(global_ranks: Collection[int]) -> str:
 def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     """Find the run, and open the chosen logs.
 
-    Raises UsageError if an option does not apply to this run, UnreadableError without such a run or its record.
+    Raises UsageError if an option does not apply to this run, and UnreadableError if the run or its run.json is
+    missing.
     """
     options.check()
     run_dir = chosen_live(runs_dir, run)
@@ -110,7 +111,7 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     is_filtered = by_server or options.attempt is not None
 
     def is_wanted(line: Line) -> bool:
-        """Filter by attempt, and by the rank's server in that attempt."""
+        """Return whether the line passes --attempt, and --server for the rank's server in that attempt."""
         if options.attempt not in {None, line.attempt or 0}:
             return False
         place = places.of_line(line) if by_server else None

@@ -1,4 +1,4 @@
-"""`tlaunch logs`: show the output of a run's ranks, also while they write it."""
+"""`tlaunch logs`: show the output of a run's ranks, even while the run is active."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def logs(*, run: str | None, runs_dir: Path, **settings: Any) -> int:
 
 
 def _show_all(chosen: ChosenLogs) -> None:
-    """Write the chosen logs to stdout; raise BrokenPipeError if it has no reader."""
+    """Write the selected logs to stdout. Raises BrokenPipeError if stdout's reader has exited."""
     logs, options, selector = chosen.logs, chosen.options, chosen.selector
     writer = Writer(chosen.shape)
     for log in logs.of_rank.values():
@@ -164,9 +164,10 @@ LOOK_S = 0.5  # between two checks of the run's state; also the time to read on 
 
 
 def show_live(chosen: ChosenLogs) -> int:
-    """Write the chosen logs to stdout, with new lines until the run ends; return the run's exit code.
+    """Print the selected logs to stdout and follow them until the run ends; return the run's exit code.
 
-    Raises BrokenPipeError if stdout has no reader, UnreadableError if it cannot be written or the run was removed.
+    Raises BrokenPipeError if stdout's reader has exited, UnreadableError if stdout is unwritable or the run was
+    removed.
     """
     logs, options, shape = chosen.logs, chosen.options, chosen.shape
     if options.plain:
@@ -188,7 +189,7 @@ _FOLLOWED_UNTIL = {State.ELSEWHERE: "its files show that it has ended", State.UN
 
 
 def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:
-    """Show the run's output until the run is over; return its final state. Raises as `show_live` does."""
+    """Show the run's output until the run is over; return its final state. Raises the same errors as `show_live`."""
     watch = chosen.watch
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:
@@ -221,7 +222,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
 
 
 def _show_rest(feed: Feed, writer: Writer) -> None:
-    """Show the rest of removed files. Ranks may write to them forever, so this stops after LOOK_S."""
+    """Show the unread rest of log files that were removed. Stops after LOOK_S, because ranks may keep writing."""
     until_s = time.monotonic() + LOOK_S
     while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
         writer.put(text)
@@ -235,7 +236,7 @@ def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None
 
 
 def _is_missing(directory: Path) -> bool:
-    """Return whether the directory certainly does not exist."""
+    """Return True only if the directory is known not to exist; other errors return False."""
     try:
         directory.stat()
     except FileNotFoundError:

@@ -126,14 +126,14 @@ RIGHT = frozenset({"BYTES", "COUNT"})
 
 
 def lines_of(report: StrategyReport, width: int, *, only_collectives: bool = False) -> Iterator[str]:
-    """Yield one rank's report, in lines of at most `width` columns if possible."""
+    """Yield the lines of one rank's report, at most `width` columns wide if possible."""
     yield f"recipe:     {printable(report.recipe)}, {printable(report.layout)}"
     yield f"rank:       {report.rank} of {report.ranks}, {_origin(report)}"
     yield from _body(report, width, only_collectives=only_collectives)
 
 
 def lines_of_all(groups: Sequence[AlikeRanks], width: int, *, only_collectives: bool = False) -> Iterator[str]:
-    """Yield the reports of all ranks. Ranks that do the same are shown once, with the first rank's numbers."""
+    """Yield the reports of all ranks. Ranks that do the same work share one report, with the first rank's figures."""
     first = groups[0].reports[0]
     yield f"recipe:     {printable(first.recipe)}, {printable(first.layout)}"
     yield f"ranks:      {first.ranks}, {_origin(first)}"
@@ -198,7 +198,7 @@ def _operator(report: StrategyReport, operator: ReportOperator, *, kinds_only: b
 
 
 def _in_short(collectives: Sequence[ReportCollective]) -> Iterator[str]:
-    """Yield a summary per kind and group of collectives: "3 all_gather 2.8 KiB over 0-1"."""
+    """Yield one summary for each kind of collective and group of ranks, such as "3 all_gather 2.8 KiB over 0-1"."""
     alike: dict[tuple[str, tuple[int, ...]], list[ReportCollective]] = {}
     for one in collectives:
         alike.setdefault((one.kind, one.group), []).append(one)

@@ -1,4 +1,4 @@
-"""Options of job files for Slurm and Kubernetes, and their checks."""
+"""Options that apply only to job files for Slurm and Kubernetes, and checks of their values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ kubernetes_options = together(
 
 
 def claim_of(text: str | None) -> Claim | None:
-    """Return the claim described by NAME or NAME:MOUNT; raise UsageError if one of them is invalid."""
+    """Parse the value of --pvc, NAME or NAME:MOUNT; raise UsageError if the name or the mount point is invalid."""
     if text is None:
         return None
     name, separator, mount = text.partition(":")
@@ -66,9 +66,9 @@ def claim_of(text: str | None) -> Claim | None:
 
 
 def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[SecretVariable, ...]:
-    """Return the variables of texts of the form VAR=NAME:KEY. For repeated variables, the last one counts.
+    """Parse the values of --env-from-secret, VAR=NAME:KEY. If a variable is repeated, the last value counts.
 
-    Raises UsageError for another form or an invalid name, and for a variable that --env (`env`) or tlaunch sets.
+    Raises UsageError if a value is invalid, or if --env (`env`) or tlaunch already sets the variable.
     """
     found = {}
     given = user_environment(env)
@@ -145,7 +145,7 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return the servers of a job on any `nodes` nodes; None if no number is given."""
+    """Return placeholder servers for a job on any `nodes` nodes; None if `nodes` is None."""
     if nodes is None:
         return None
     if options.rank_table is not None:
@@ -159,7 +159,7 @@ def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
 
 
 def check_resource(resource: str | None) -> None:
-    """Raise UsageError if the name cannot be a generic resource of Slurm."""
+    """Raise UsageError if the name is not a valid name of a generic resource (GRES) in Slurm."""
     if resource is not None and not re.fullmatch(r"[A-Za-z][\w-]*(:[\w.-]+)?", resource, re.ASCII):
         raise UsageError(
             f"--resource {resource!r} is not a valid name of a Slurm resource",
@@ -183,7 +183,7 @@ def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> N
 
 
 def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
-    """Yield the values of `options`, in any form that sbatch accepts: -N2, -N 2, --nodes=2, --nodes 2."""
+    """Yield the values of these options in any form that sbatch accepts: -N2, -N 2, --nodes=2, --nodes 2."""
     words = [word for text in texts for word in shlex.split(text)]
     for word, following in pairwise([*words, ""]):
         name, separator, value = word.partition("=")
@@ -194,7 +194,7 @@ def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
 
 
 def directive(text: str) -> str:
-    """Return an option for sbatch, quoted so that sbatch reads it like a shell; raise UsageError if it is not one."""
+    """Return an option for an #SBATCH line, quoted as sbatch expects; raise UsageError if it is not an option."""
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(
             f"--sbatch {text!r} is not an option of sbatch", hint="write --sbatch=--partition=gpu, for instance"
@@ -211,7 +211,7 @@ SLURM_IS_EARLY_S = 60  # at most, with its warning
 
 
 def check_time_limit(text: str, warn_before_s: int) -> None:
-    """Raise UsageError if the warning is sent before the job can run. In Slurm, 0 means no limit."""
+    """Raise UsageError if --warn-before leaves no time to run before the time limit. In Slurm, 0 means no limit."""
     try:
         limit_s = seconds_of(text)
     except ValueError:
@@ -237,9 +237,9 @@ NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller
 
 
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
-    """Remove the options of the rendered `tlaunch run` from `options`, and yield their words.
+    """Remove the options that belong to the rendered `tlaunch run` command, and yield them as words.
 
-    Raises UsageError if the file contains no `tlaunch run` (`runs`).
+    Raises UsageError if such an option is given but the file contains no `tlaunch run` (`runs` is false).
     """
     for name in OF_RUN:
         value = options.pop(name)

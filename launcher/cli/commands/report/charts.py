@@ -1,4 +1,4 @@
-"""The charts of a report as plain data: quantities over the steps, and ranks over time."""
+"""The charts of a report as plain data: curves over the training steps, and a timeline of the ranks."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ class Series:
 
     @property
     def values(self) -> list[float]:
-        """The finite values."""
         return [y for _, y in self.points if y is not None]
 
 
 @frozen
 class Chart:
-    """Lines over the steps. Some series may have no values."""
+    """A chart with one curve per series over the training steps. Some series may have no values."""
 
     title: str  # with its unit: "memory (GiB)"
     series: tuple[Series, ...]
@@ -96,7 +95,7 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
 
 
 def axis_number(value: float) -> str:
-    """Return a number as axes show it: "0.15", "20,000", "2.5M", "2e-05"."""
+    """Format a number for an axis: "0.15", "20,000", "2.5M", "2e-05"."""
     for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if unit <= abs(value) < 1e15:
             return f"{value / unit:.6g}{suffix}"
@@ -104,7 +103,7 @@ def axis_number(value: float) -> str:
 
 
 def safe(text: str) -> str:
-    """Remove colours and control sequences from each line, and escape lone surrogates."""
+    """Return the text without colours and control sequences, and with lone surrogates escaped."""
     text = "\n".join(without_colours(printable(line)) for line in text.split("\n"))
     return text.encode(errors="backslashreplace").decode()
 
@@ -142,7 +141,7 @@ KINDS = {
 
 @frozen
 class Bar:
-    """A time span of a row's ranks, in seconds after the run's start."""
+    """A bar in a row of the rank timeline; times are in seconds after the run's start."""
 
     start_s: float
     end_s: float
@@ -152,7 +151,7 @@ class Bar:
 
 @frozen
 class Row:
-    """One rank, or several similar ones."""
+    """A row of the rank timeline, for one rank or several similar ranks."""
 
     label: str
     bars: tuple[Bar, ...]
@@ -161,7 +160,7 @@ class Row:
 
 @frozen
 class RankChart:
-    """The rows of a run, and the marks for all ranks."""
+    """The timeline of a run: a row per rank or group, and the marks that concern all ranks."""
 
     rows: tuple[Row, ...]
     marks: tuple[Mark, ...]
@@ -174,7 +173,7 @@ class RankChart:
 
 
 def rank_chart(facts: RunFacts) -> RankChart:
-    """Return the rows of all ranks in ascending order. Ranks that have not ended are drawn up to now."""
+    """Return the timeline of all ranks, in ascending order. Bars of ranks that have not ended reach up to now."""
     times = facts.times
     until_ns = facts.ended_ns or times.ended_ns or facts.state.looked_ns
     of_rank: dict[int, list[tuple[AttemptSpan, RankSpan]]] = {}
@@ -200,7 +199,7 @@ def rank_chart(facts: RunFacts) -> RankChart:
 
 
 def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns: int) -> Iterator[Bar]:
-    """Yield the bars of similar ranks in one attempt, each from the first rank's start to the last rank's end."""
+    """Yield the bars of similar ranks in one attempt, from the earliest start to the latest end of a rank."""
     attempt, spans = found[0][0], [span for _, span in found]
     started_ns = min(span.started_ns for span in spans)
     ended_ns = max(until_ns if span.ended_ns is None else span.ended_ns for span in spans)
@@ -225,7 +224,7 @@ def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns:
 def _grouped(
     of_rank: Mapping[int, list[tuple[AttemptSpan, RankSpan]]], marked: set[int], chart: RankChart, until_ns: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield groups of ranks with the same role in every attempt. Ranks with a mark or unusual times are separate."""
+    """Group ranks with the same role in every attempt. A rank with a mark or unusual times is a separate group."""
     alike: dict[tuple[tuple[int, str], ...], list[int]] = defaultdict(list)
     for rank, spans in sorted(of_rank.items()):
         alike[tuple((attempt.number, span.role) for attempt, span in spans)].append(rank)

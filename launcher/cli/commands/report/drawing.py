@@ -69,7 +69,7 @@ VARIABLES = {
 
 
 def to_svg(chart: Chart | RankChart) -> str:
-    """Return a chart as an SVG element for HTML, with the page's colours and with tooltips."""
+    """Return a chart as an SVG element to embed in the page, in the page's colours and with tooltips."""
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about missing glyphs
         mpl.rcdefaults()  # the report's style instead of matplotlibrc
@@ -146,7 +146,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
 
 
 def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
-    """Draw a row per rank or group, and above them a lane per kind of mark that concerns all ranks."""
+    """Draw a row per rank or group of ranks, and above them a lane for each kind of mark that concerns all ranks."""
     tips: list[str] = []
     handles: dict[str, Artist] = {}
     look: dict[str, Any]
@@ -192,6 +192,6 @@ def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
 
 
 def _listed(texts: Sequence[str], more: int) -> str:
-    """Return at most `MAX_TIPS` texts on separate lines, and the number of omitted ones."""
+    """Return at most `MAX_TIPS` texts on separate lines, followed by the number of omitted texts."""
     more += len(texts[MAX_TIPS:])
     return "\n".join([*map(short, texts[:MAX_TIPS]), *([f"and {more:,} more"] if more else [])])

@@ -1,4 +1,4 @@
-"""Read the facts about one run that its report shows, as text, as JSON and as a page."""
+"""Collect the facts about one run for its report as text, JSON or HTML."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Point = tuple[float, float | None]  # step, and the value if it is finite
 
 @frozen
 class Totals:
-    """Figures over all attempts of a run; None if unknown. Losses also cover the runs that it was resumed from."""
+    """Figures over all attempts of a run; None if unknown. Losses include the runs that this run was resumed from."""
 
     attempts: int
     duration_s: float | None
@@ -58,7 +58,7 @@ class Totals:
 
 @frozen
 class Measured:
-    """The measurements of a run that charts are drawn from."""
+    """The measurements of a run. Charts are drawn from these."""
 
     state: RunState
     metrics: Metrics  # everything that the run recorded
@@ -73,7 +73,7 @@ class Measured:
 
     @property
     def unit(self) -> str:
-        """What steps count: "step", or "sample" if the program printed numbers of samples."""
+        """The unit of the step axis: "step", or "sample" if the program printed sample counts instead of steps."""
         return "sample" if self.printed.counts_samples else "step"
 
 
@@ -90,7 +90,7 @@ class RunFacts(Measured):
 
     @property
     def sentence(self) -> str:
-        """State and verdict: "failed after 12 s with exit code 1; rank 3 failed first: ValueError: x; 2 restarts"."""
+        """The state and verdict, such as "failed after 12 s with exit code 1; rank 3 failed first: ValueError: x"."""
         return sentence_of(self.state)
 
     @property
@@ -127,7 +127,7 @@ class RunFacts(Measured):
 
 
 def sentence_of(state: RunState) -> str:
-    """Return a run's state and verdict, as in `RunFacts.sentence`."""
+    """Return a sentence with a run's state and verdict; see `RunFacts.sentence`."""
     words = describe_run(state, restarts=False)
     if failure := culprit(state):
         who, _, what = failure.partition(": ")
@@ -138,14 +138,14 @@ def sentence_of(state: RunState) -> str:
 
 
 def unit_of(runs: Sequence[Measured]) -> str:
-    """Return the common unit of the runs' steps; "step" if they differ."""
+    """Return the unit of the step axis for several runs; "step" if their units differ."""
     return "sample" if all(facts.printed.counts_samples for facts in runs) else "step"
 
 
 def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
-    """If there is no metrics.jsonl, add the steps that a rank printed; return these steps and the metrics.
+    """Return the steps parsed from a rank's output if there is no metrics.jsonl, and the metrics including them.
 
-    `pattern` finds figures in the rank's output, in place of the known formats. Raises UsageError if it takes too long.
+    `pattern` replaces the built-in formats for figures in the rank's output. Raises UsageError if it takes too long.
     """
     if metrics.found or metrics.unreadable is not None:
         return LoggedSteps(), metrics
@@ -154,10 +154,9 @@ def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> 
 
 
 def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
-    """Read the run's files once. Damaged contents do not raise.
+    """Read all facts about a run from its files. Damaged files do not raise errors.
 
-    `progress_regex` parses the ranks' output, in place of the one that the run was started with. Raises UsageError if
-    it is not a valid expression.
+    `progress_regex` replaces the run's own --progress-regex. Raises UsageError if it is not a valid regular expression.
     """
     pattern = pattern_for(run_dir, progress_regex)
     state, metrics = look(run_dir), read_metrics(run_dir.metrics)
@@ -181,7 +180,7 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
 
 
 def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:
-    """Return the figures. Losses cover the training history, all other figures only this run."""
+    """Compute the figures. Losses cover the whole training with earlier runs; other figures cover only this run."""
     with_loss = [each for each in course.validations if each.validation_loss is not None]
     validation = next(reversed(with_loss or course.validations), None)
     losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]
@@ -213,7 +212,7 @@ def points(records: Iterable[Any], field: str) -> tuple[Point, ...]:
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, or None if it is not finite or extremely large."""
+    """Return the value, or None if it is not finite or is extremely large."""
     return value if value is not None and -MAX_VALUE < value < MAX_VALUE else None
 
 

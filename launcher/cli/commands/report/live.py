@@ -1,4 +1,4 @@
-"""The contents of a live page, in parts. A client gets only the parts that changed since its last request."""
+"""The content of the live page in parts. A client gets only the parts that changed since its last request."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ EACH, GROUP = "rank", "group"  # kinds of rows: prefixes of their names
 
 
 class HistoryReader:
-    """Reads the training history repeatedly. It reads only new lines of metrics.jsonl."""
+    """Reads a run's training history again and again. Each time, it reads only the new lines of metrics.jsonl."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
-        """`progress_regex` parses the ranks' output, in place of the one that the run was started with."""
+        """Create the reader. `progress_regex` replaces the run's own --progress-regex."""
         self._run_dir = run_dir
         self._pattern = pattern_for(run_dir, progress_regex)
         self._gave_up = False  # the pattern takes too long; the view of ranks reports it
@@ -53,7 +53,7 @@ class HistoryReader:
         self._next_s = 0.0
 
     def look(self, state: RunState) -> Measured | None:
-        """Return the training history, or None if it is too early to read it again. Reads become rarer as it grows."""
+        """Return the training history, or None if the last read is too recent. Slow reads are repeated less often."""
         begun_s = time.monotonic()
         if begun_s < self._next_s and state.lives:
             return None
@@ -75,9 +75,9 @@ class HistoryReader:
 
 
 class LiveView:
-    """The parts of the page by name, each with the number of the update that last changed it.
+    """The parts of the live page by name. Each part has the number of the update that last changed it.
 
-    One thread updates the parts. Other threads can read at any time, without blocking each other.
+    One thread updates the parts. Other threads can read them at any time.
     """
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
@@ -90,7 +90,7 @@ class LiveView:
         self._news = threading.Condition()
 
     def look(self) -> RunState:
-        """Update the parts from the run, and wake waiting readers. Call it in one thread only."""
+        """Read the run, update the parts and wake waiting readers. Always call this in the same thread."""
         state, rows = self._sampler.look()
         if not state.lives and not state.state.over:
             state, rows = self._sampler.look()  # its last rank has just ended
@@ -111,9 +111,9 @@ class LiveView:
         return state
 
     def after(self, number: int, *, each: bool) -> tuple[int, dict[str, Any]]:
-        """Return the last update's number, and the parts changed after update `number`; all parts if the run is over.
+        """Return the latest update number, and the parts that changed after `number` (all parts if the run is over).
 
-        `each` selects a row for each rank, instead of rows of similar ranks.
+        With `each`, the table has a row per rank; otherwise similar ranks share a row.
         """
         with self._news:
             if self.over:  # a page cannot request other parts later
@@ -129,7 +129,7 @@ class LiveView:
             self._news.wait_for(lambda: self._number != number or self.over, limit_s)
 
     def log_after(self, global_rank: int, place: Place | None) -> dict[str, Any]:
-        """Return new lines of a rank's log as JSON: lines that are safe to show, and the position of their end."""
+        """Return the new lines of a rank's log, safe to show, and the position after them, as JSON."""
         try:
             piece = piece_after(self.run_dir.train_log(global_rank), place)
         except OSError as error:
@@ -183,7 +183,7 @@ class LiveView:
 
 
 def _look(row: Row, culprit: int | None) -> str:
-    """Return a rank's CSS class. Only the culprit is "bad" if there is one, because the other ranks ended due to it."""
+    """Return a rank's CSS class. If the culprit is known, only it is "bad": the other ranks ended because it failed."""
     if row.rank.status and culprit is not None:
         return "bad" if row.rank.global_rank == culprit else "ended"
     if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:
@@ -202,7 +202,7 @@ GRID_LINES = 3
 
 
 def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart as JSON: SVG paths (`d`) in a square, axis labels, and restarts."""
+    """Return a chart as JSON: an SVG path per curve (`d`, scaled to a square), axis labels, and restarts."""
     shown = [series for series in chart.series if series.values]
     steps = [x for series in shown for x, _ in series.points]
     values = list(chain.from_iterable(series.values for series in shown))
@@ -248,7 +248,7 @@ def drawn(chart: Chart) -> dict[str, Any]:
 
 
 def thinned(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points of a line, thinned to the minimum, maximum and first gap of each bucket.
+    """Yield fewer points of a curve: from each bucket of points, only the minimum, the maximum and the first gap.
 
     >>> [y for _, y in thinned([(float(x), abs(x - 500.0)) for x in range(1000)])][248:252]
     [4.0, 1.0, 0.0, 3.0]
@@ -268,11 +268,11 @@ def thinned(points: Sequence[Point]) -> Iterator[Point]:
 
 
 def _place(value: float, chart: Chart) -> float:
-    """Return a value's position on its axis, before scaling."""
+    """Return a value, or its logarithm if the chart has a log scale."""
     return math.log(value) if chart.is_log else value
 
 
 def _scale(low: float, high: float, room: float) -> Any:
-    """Return a function that maps an interval to the side of the square, with a margin at both ends."""
+    """Return a function that maps values from `low` to `high` to the side of the square, with a margin at both ends."""
     span = high / 2 - low / 2  # halves, because the difference of two floats may overflow
     return lambda value: SIDE * (room + (1 - 2 * room) * ((value / 2 - low / 2) / span if span > 0 else 0.5))

@@ -56,9 +56,9 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def serve(run_dir: RunDir, progress_regex: str | None, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the run is over and open pages show its end. Calls `announce` with the address.
+    """Serve the page until the run is over and open pages have shown that. Calls `announce` with the page's address.
 
-    `port` 0 chooses a free port. Raises UsageError if the port cannot be used.
+    With `port` 0, uses a free port. Raises UsageError if the port cannot be used.
     """
     view = LiveView(run_dir, progress_regex)
     try:
@@ -81,7 +81,7 @@ def serve(run_dir: RunDir, progress_regex: str | None, port: int, announce: Call
 
 
 class Server(ThreadingTCPServer):
-    """A server on the loopback interface. Each connection has a thread, which ends with the process."""
+    """A server on the loopback interface, with a daemon thread for each connection."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -95,12 +95,12 @@ class Server(ThreadingTCPServer):
         self._pages: dict[str, float] = {}  # ID of each open page -> time of its last request
 
     def note_request(self, page: str) -> None:
-        """Record that a page asks for news."""
+        """Record that an open page has sent a request."""
         self._pages[page] = time.monotonic()
         self._asked.set()
 
     def note_end(self, page: str) -> None:
-        """Record that a page has received the end of the run."""
+        """Record that a page has been sent the final state of the run."""
         self._pages.pop(page, None)
 
     @property
@@ -113,14 +113,14 @@ class Server(ThreadingTCPServer):
         return bool(self._pages)
 
     def pause(self, between_s: float) -> None:
-        """Wait for `between_s`. Without an open page, wait longer, but only until a page asks."""
+        """Wait for `between_s`. If no page is open, then wait longer, until a page sends a request."""
         time.sleep(between_s)
         self._asked.clear()
         if not self.is_watched:
             self._asked.wait(UNWATCHED_LOOK_S)
 
     def linger(self) -> None:
-        """Wait until open pages have received the end of the run."""
+        """Wait, for a limited time, until open pages have been sent the final state of the run."""
         until_s = time.monotonic() + LINGER_S
         while self.is_watched and time.monotonic() < until_s:
             time.sleep(0.05)
@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(HTTPStatus.NOT_FOUND, "text/plain", b"Not found\n")
 
     def _news(self, query: dict[str, str]) -> dict[str, Any]:
-        """Return the changes since the client's last update. Waits until there are some, for at most HOLD_S."""
+        """Return the changes since the client's last update. Without changes, wait for them for at most HOLD_S."""
         view, deadline_s = self.server.view, time.monotonic() + HOLD_S
         seen, rank = _number(query.get("seen")) or 0, _number(query.get("rank"))
         place = Place.parse(query.get("place", ""))

@@ -34,7 +34,7 @@ from launcher.runs.rank_logs import AttemptStarts
 
 
 def to_html(runs: Sequence[RunFacts], to_svg: Callable[[Chart | RankChart], str]) -> str:
-    """Return a page about one run, or about several side by side. All content is escaped.
+    """Return an HTML page about one run, or about several runs side by side. All content is escaped.
 
     `to_svg` returns a chart as an SVG element.
     """
@@ -88,7 +88,7 @@ def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _settings(facts: RunFacts) -> dict[str, str]:
-    """Return the run's settings: layout, rules, the command with each `--set KEY=VALUE` separate, variables."""
+    """Return the run's settings by name: layout, rules, command, each `--set KEY=VALUE` separately, and variables."""
     record = facts.record
     chosen = {"ranks": str(facts.state.progress.rank_count)}
     chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
@@ -144,7 +144,7 @@ class AttemptSummary:
 
 
 def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
-    """Return the run's attempts in order; empty for a single attempt without a verdict."""
+    """Return the run's attempts in order; nothing if there is only one attempt and it has no verdict."""
     state, found = facts.state, []
     devices = {change.attempt: change_text(change) for change in facts.changes}
     logs = _spans_of_logs(state.run_dir)
@@ -183,7 +183,7 @@ _Span = tuple[int, int | None, bytes]
 
 
 def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
-    """Return each attempt's span in each rank's log, by global rank and attempt. Logs may have been truncated since."""
+    """Return where each attempt's text is in a rank's log, by global rank and attempt. Logs may be truncated later."""
     spans: dict[tuple[int, int], _Span] = {}
     latest: dict[int, int] = {}
     starts = AttemptStarts()
@@ -201,7 +201,7 @@ def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
 
 
 def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
-    """Return the end of an attempt's text in a log; empty if the log was truncated since."""
+    """Return the last text that an attempt wrote to a log; "" if the log has been truncated since."""
     with suppress(OSError), opened(path) as log:
         if end is None:
             end = os.fstat(log).st_size

@@ -40,7 +40,7 @@ COURSES = {
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
-    """Return the figures known for any run, by name, with a text for each run."""
+    """Return the figures by name, each with a text for every run. Figures that no run has are omitted."""
     final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
     unit = unit_of(runs)
     rows: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
 
 
 def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") -> str:
-    """Return the last loss with its step if needed, and the last finite loss if the last one is not finite."""
+    """Return the last loss as text, with its step where useful; if it is not finite, add the last finite loss."""
     known = [(each.step, loss) for each in records if (loss := getattr(each, field)) is not None]
     if not known:
         return UNKNOWN + more
@@ -93,7 +93,7 @@ def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") ->
 
 
 def notes(runs: Sequence[Measured]) -> list[str]:
-    """Return notes about missing or invalid metrics, about writing metrics, and about resuming."""
+    """Return notes about missing or invalid metrics, how to write metrics, and how to resume the run."""
     skipped, missing, hints = [], [], []
     for facts in runs:
         metrics, whose = facts.metrics, "" if len(runs) == 1 else f"{facts.name}: "
@@ -121,7 +121,7 @@ def notes(runs: Sequence[Measured]) -> list[str]:
 
 
 def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
-    """Yield the summary, safe to show, in lines of `width` columns (at least 20). `plain`: without block elements."""
+    """Yield the summary, safe to show, in lines of `width` columns (at least 20). `plain` avoids block characters."""
     width = max(MIN_WIDTH, width)
     column = (width - NAME_WIDTH) // len(runs) - 2
     if len(runs) > 1 and column >= MIN_COLUMN:
@@ -143,7 +143,7 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
-    """Yield the run's result, then each figure with its curve."""
+    """Yield the lines for one run: its result, then each figure with a sparkline."""
     yield f"{facts.name}: {facts.sentence}"
     rows = [(name, text) for name, [text] in figures([facts]).items() if name not in SAID]
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -155,7 +155,7 @@ def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
 
 
 def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iterator[str]:
-    """Yield the figures with a column for each run, each figure followed by its curves."""
+    """Yield a table with a column for each run; each row of figures is followed by a row of sparklines."""
 
     def row(name: str, cells: Sequence[str]) -> str:
         shown = (padded(cut_off(without_colours(cell), column), column) for cell in cells)
@@ -170,7 +170,7 @@ def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iter
 
 
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
-    """Return a figure's curve as a sparkline; empty for fewer than two known values."""
+    """Return a sparkline of a figure over the steps; "" if fewer than two values are known."""
     field = COURSES.get(name, "")
     records = facts.course.validations if field == "validation_loss" else facts.course.steps
     values = [y for _, y in points(records, field)] if field else []

@@ -1,4 +1,4 @@
-"""`tlaunch table`: commands for rank tables, one file each."""
+"""`tlaunch table`: commands for rank tables, each in a separate file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tlaunch table explain`: explain a problem code, and HCCL's code for it."""
+"""`tlaunch table explain`: explain a problem code of tlaunch, or an error code of HCCL."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _nearest(code: str, known: Sequence[str]) -> str:
-    """Return a hint with known codes that start like `code`, or whose number is similar, nearest first."""
+    """Return a hint that suggests known codes with the same beginning or a similar number, nearest first."""
     wanted = code if code.startswith(FAMILIES) else f"RT{code}"
     near = [name for name in known if name.startswith(wanted) and wanted not in FAMILIES]
     close = (name for name in known if slips(name, code) == 1 or _apart(name, wanted) <= NEXT)
@@ -81,7 +81,7 @@ def _nearest(code: str, known: Sequence[str]) -> str:
 
 
 def _apart(name: str, wanted: str) -> int:
-    """Return the distance of the numbers of two codes; `FAR` if they cannot be compared."""
+    """Return the difference between the numbers of two codes; `FAR` if they are not comparable."""
     one, other = name[2:], wanted[2:]
     is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
     return abs(int(one) - int(other)) if is_comparable else FAR
@@ -96,7 +96,7 @@ def _overview(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _of_hccl(code: str, members: Sequence[Entry]) -> Iterator[str]:
-    """Yield the meaning of an HCCL code, the codes that it covers, and how to find the one that applies."""
+    """Yield an HCCL code's meaning, the tlaunch codes that it covers, and how to find the code that applies."""
     meaning = HCCL_CODES[code]
     yield from (f"{code}: {meaning.title}", "reported by HCCL", "", _filled(meaning.explanation), "")
     if members:
@@ -120,7 +120,7 @@ def _filled(text: str) -> str:
 
 
 def _to_json(codes: Sequence[str], catalogue: Mapping[str, Entry]) -> list[dict[str, Any]]:
-    """Return an object for each code. An HCCL code is followed by the codes that it covers."""
+    """Return a JSON object for each code. An HCCL code is followed by the tlaunch codes that it covers."""
     shown: dict[str, dict[str, Any]] = {}
     for code in codes:
         if code in HCCL_CODES:

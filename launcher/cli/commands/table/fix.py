@@ -1,4 +1,4 @@
-"""`tlaunch table fix`: make certain repairs, and offer doubtful ones."""
+"""`tlaunch table fix`: make the repairs that are safe, and propose the others."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def coloured(diff: str, screen: Screen) -> str:
 
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
-    """Return whether the checksum of a valid table changes. A table that is nested too deeply counts as changed."""
+    """Return whether the repairs change the checksum of a valid table. True if it is nested too deeply to compare."""
     try:
         return before.valid and not compare(before, after).would_match
     except RecursionError:

@@ -84,12 +84,12 @@ class Placement:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """All groups of ranks by axis; empty without a layout."""
+        """All groups of ranks, keyed by axis; empty if no layout was requested."""
         return {} if self.layout is None else {axis: groups(axis, self.layout) for axis in AXES}
 
     @cached_property
     def group_texts(self) -> Mapping[str, Mapping[int, str]]:
-        """The members of each rank's group as text, by axis and rank; nothing for groups of one rank."""
+        """The members of each rank's group as text, keyed by axis and rank; "" for groups of one rank."""
         texts: dict[str, dict[int, str]] = {axis: {} for axis in self.groups}
         for axis, found in self.groups.items():
             for ranks in found:
@@ -109,7 +109,7 @@ class Placement:
 
 
 def _as_text(placement: Placement, title: str) -> str:
-    """Draw the tree, in ASCII if stdout has no box characters, and count the groups along each axis below it."""
+    """Return the tree as text (in ASCII if stdout lacks box characters), then the number of groups along each axis."""
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
@@ -151,7 +151,7 @@ def _tree(placement: Placement, title: str) -> Tree:
 
 
 def _label(text: str) -> Text:
-    """Return a label without control characters from the table or the file name."""
+    """Return a label with the control characters of the text escaped."""
     return Text(printable(text))
 
 
@@ -161,7 +161,7 @@ def _size(servers: Sequence[Server]) -> str:
 
 
 def _device_lines(placement: Placement) -> dict[int, str]:
-    """Return a line for each rank, with the same column widths for the whole cluster."""
+    """Return a line for each rank, in columns that are aligned across the whole cluster."""
     devices = [device for server in placement.cluster.servers for device in server.devices]
     rows = [tuple(_cells(device, placement)) for device in devices]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -174,7 +174,7 @@ def _device_lines(placement: Placement) -> dict[int, str]:
 
 
 def _cells(device: Device, placement: Placement) -> Iterator[str]:
-    """Yield the cells of a device's line. Columns that are empty for all devices are removed later."""
+    """Yield the cells of a device's line. The caller removes columns that are empty for all devices."""
     yield f"rank {device.global_rank}"
     yield "host" if device.device_id == HOST_RANK else f"device {device.device_id}"
     yield device.device_ip or ""

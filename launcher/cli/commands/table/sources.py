@@ -50,13 +50,13 @@ class Wanted:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Additional server keys that some programs need, with an address or "same"."""
+        """Additional keys of a server entry that some programs need; each value is an address or "same"."""
         given = {"container_ip": self.container_ip, "pod_ip": self.pod_ip}
         return {key: address for key, address in given.items() if address is not None}
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """Return the additional keys of a server; raise UsageError for "same" if its name is not an address."""
+    """Return a server's additional keys; raise UsageError if a value is "same" but the name is not an address."""
     own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
     if own is None and SAME in wanted.addresses.values():
         key = next(key for key, address in wanted.addresses.items() if address == SAME)
@@ -108,7 +108,7 @@ def _check_several(wanted: Wanted, sources: list[str]) -> None:
 
 @frozen
 class ServerDevices:
-    """The devices of a server, with remarks for the user."""
+    """The devices of a server, with notes for the user."""
 
     devices: tuple[FoundDevice, ...]
     notes: tuple[Note, ...] = ()
@@ -125,7 +125,8 @@ class Gathered:
 def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
     """Return the servers of the new table, in order. Blocks while the machine is queried.
 
-    Raises UsageError if options conflict or name what does not exist, TlaunchError if a file or program fails.
+    Raises UsageError if options conflict or name something that does not exist, and TlaunchError if a file is
+    unreadable or a program fails.
     """
     _check(wanted)
     if wanted.servers is not None:
@@ -154,7 +155,7 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
-    """Return servers that are known only from options. The GPUs of this machine may stand for theirs."""
+    """Return the servers named by --servers. With --nvidia-smi, all are assumed to have this machine's GPUs."""
     chosen = None if wanted.device_ids is None else parse_device_ids(wanted.device_ids, DEVICE_IDS)
     if wanted.nvidia_smi:
         gpus = discover.ask_nvidia_smi()
@@ -183,7 +184,7 @@ def _counted(number: int, chosen: Sequence[int] | None) -> tuple[FoundDevice, ..
 
 
 def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
-    """Query the first available of hccn_tool, hccn.conf and nvidia-smi. If hccn_tool fails, use the file."""
+    """Use the first available source: hccn_tool, hccn.conf or nvidia-smi. If hccn_tool fails, use hccn.conf."""
     notes: tuple[Note, ...] = ()
     has_conf = discover.HCCN_CONF.exists()
     if discover.hccn_tool() and (discover.davinci_ids() or wanted.device_ids is not None):
@@ -229,7 +230,7 @@ def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices
 
 
 def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> ServerDevices:
-    """Read hccn.conf. The environment's visible devices apply only to this machine's own file."""
+    """Read a copy of hccn.conf. ASCEND_*_VISIBLE_DEVICES apply only to /etc/hccn.conf of this machine."""
     name = "standard input" if str(path) == STDIN else str(path)
     try:
         content = read_named(str(path))
@@ -259,7 +260,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the option or variable that chooses devices, and their ids; None if all devices are used."""
+    """Return the option or variable that selects devices, with the selected ids; None if nothing selects devices."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)

@@ -64,7 +64,7 @@ def warn(text: str) -> None:
 
 
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Raise UsageError if `output` exists and may not be replaced. A pipe or a device is never replaced."""
+    """Raise UsageError if `output` exists, unless `force` is set. A pipe or a device is never replaced."""
     if output is None or not os.path.lexists(output):
         return
     name = printable(str(output))
@@ -75,10 +75,10 @@ def check_output(output: Path | None, *, force: bool) -> None:
 
 
 def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool) -> None:
-    """Write the text to stdout, or atomically to `output`, and report it. Blocks until everything is written.
+    """Write the text to stdout, or atomically to the file `output`; then report the file. Blocks until it is written.
 
-    Raises UsageError if `output` was created after it was checked and `force` is false, and UnreadableError or OSError if
-    it or stdout cannot be written.
+    Raises UsageError if `output` has been created since `check_output` and `force` is false, and UnreadableError or
+    OSError if the file or stdout cannot be written.
     """
     if output is None:
         to_stdout(text)
@@ -96,7 +96,7 @@ def to_stdout(text: str) -> None:
 
 
 def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
-    """Write the file atomically, with the errors of `hand_over`. If `output` is a symbolic link, its target is written."""
+    """Write a file atomically; raises as `hand_over` does. If `output` is a symbolic link, its target is replaced."""
     try:
         target = Path(os.path.realpath(output))
         if target.is_symlink():

@@ -1,4 +1,4 @@
-"""Samples a run for `tlaunch top`: its recent metrics, and the state, machine usage and progress of each rank."""
+"""Sample a run for `tlaunch top`: recent metrics, and each rank's state, CPU and memory usage, and progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_LINE_COLUMNS = 120  # of a sparkline
 
 
 class RecentMetrics:
-    """Reads metrics.jsonl incrementally. The first read covers only the end of the file, later ones the new lines."""
+    """Reads metrics.jsonl incrementally: first only the end of the file, later only new lines."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._reader = MetricsReader(run_dir.metrics, last_bytes=TAIL_BYTES)
@@ -44,8 +44,8 @@ class RecentMetrics:
     def look(self) -> list[StepMetrics]:
         """Return the steps of the last five minutes, at most 15,000, in file order.
 
-        Includes steps of the run that this one was resumed from. Excludes steps that a restart computed again, steps
-        of a removed file, and steps with a time in the future or after the last step's.
+        Includes steps of the run that this one was resumed from. Excludes steps that were computed again after a
+        restart, steps of a removed metrics file, and steps whose time is in the future or later than the last step's.
         """
         records = self._reader.read()
         if not self._reader.found or self._reader.beginnings != self._beginnings:
@@ -63,9 +63,9 @@ def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield a line each for loss and tokens/s: first value, sparkline, last value. Lines fit `width` columns.
+    """Yield a line for the loss and a line for tokens/s: first value, sparkline, last value. Lines fit `width` columns.
 
-    The last line has the median step time and its parts. Unknown quantities have no line.
+    The last line has the median step time and its parts. Lines for unknown values are omitted.
     """
     times_ns = [step.time_ns for step in steps]
     over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
@@ -82,7 +82,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
 
 
 def time_spent(steps: list[StepMetrics]) -> str:
-    """Return the median step time and its parts on the rank that writes metrics; empty if unknown."""
+    """Return the median step time and its parts as text, measured on the rank that writes metrics; "" if unknown."""
     shares = part_shares(steps)
     if not shares:
         return ""
@@ -105,7 +105,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The state, or how the rank ended."""
+        """The rank's state (with "slow" or "silent"), or how the rank ended."""
         if self.rank.status is not None:
             return describe_status(self.rank.status)
         striking = "silent" if self.silent_s is not None else "slow" if self.slow else ""
@@ -113,10 +113,10 @@ class Row:
 
 
 class Sampler:
-    """Samples a run repeatedly. CPU shares are known from the second sample on. Attributes describe the last one."""
+    """Samples a run repeatedly. CPU usage is known from the second sample on. Attributes hold the latest sample."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
-        """`progress_regex` parses the ranks' output, in place of the one that the run was started with."""
+        """Create the sampler. `progress_regex` replaces the run's own --progress-regex."""
         self._watch = RunStatusReader(run_dir)
         self._metrics = RecentMetrics(run_dir)
         self._figures = FiguresReader(run_dir, pattern_for(run_dir, progress_regex))
@@ -127,11 +127,11 @@ class Sampler:
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """Return the recent metrics of the last sample, in lines of at most `width` columns."""
+        """Return the recent metrics as lines of at most `width` columns, as of the last sample."""
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
-        """Sample the run; return its state, and one row per rank in ascending order."""
+        """Sample the run; return its state and a row for each rank, in ascending order."""
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}

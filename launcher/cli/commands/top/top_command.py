@@ -112,7 +112,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
 
 def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[], None]) -> bool:
-    """Handle keys and resizes of the terminal for `wait_s` seconds; return whether to quit."""
+    """Handle key presses and terminal resizes for `wait_s` seconds; return True if the user wants to quit."""
     deadline, before = time.monotonic() + wait_s, shutil.get_terminal_size()
     while (left_s := deadline - time.monotonic()) > 0:
         typed = pressed(keys, min(left_s, RESIZED_WITHIN_S))
@@ -127,7 +127,7 @@ def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[]
 
 
 def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
-    """Return the columns for a sample taken at `looked_ns` (wall clock)."""
+    """Return the table's columns for a sample taken at `looked_ns` (wall clock)."""
     return (
         Column("RANK", lambda row: row.rank.global_rank, joined=listed),
         Column("STATE", lambda row: row.state, joined=same),
@@ -150,7 +150,7 @@ def columns_at(looked_ns: int) -> tuple[Column[Row], ...]:
 
 
 def row_group_key(rows: list[Row]) -> Callable[[Row], Hashable]:
-    """Return a function from a row to its group. Only running ranks are compared by step."""
+    """Return a function that maps a row to its group key. The step is part of the key only for running ranks."""
     return group_key(
         rows,
         state=lambda row: row.state,
@@ -169,7 +169,7 @@ def to_screen(
     view: RankView | None = None,
     look: Screen = PLAIN,
 ) -> Group:
-    """Return the run's state, its recent metrics and as many rows as fit, with the keys below.
+    """Return the screen: the run's state, recent metrics, as many table rows as fit, and a line with the keys.
 
     Without `height`, all rows are returned. Each rank has a row unless `view` groups them.
     """
@@ -203,5 +203,5 @@ def to_screen(
 
 
 def how_many_run(state: RunState, rank_count: int) -> str:
-    """Return "; 3 of 4 ranks running", or "" for a run without an agent, because only agents know it."""
+    """Return a text such as "; 3 of 4 ranks running"; "" for a run without agents, which count running ranks."""
     return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"

@@ -26,7 +26,7 @@ _PER_SERVER = re.compile(r"ppr:(\d+):node.*")  # value of mpirun's --map-by
 
 @frozen
 class Typed:
-    """An option of another launcher as typed, with its values."""
+    """An option of another launcher as the user typed it, with its values."""
 
     name: str
     values: tuple[str, ...]
@@ -43,7 +43,7 @@ class Typed:
 
 @frozen
 class Line:
-    """A parsed command line: options of another launcher or of tlaunch, then a program with its arguments."""
+    """A parsed command line: options (of another launcher, of tlaunch, or both), then a program with its arguments."""
 
     own: tuple[str, ...]  # tlaunch's options, with their values
     typed: tuple[Typed, ...]
@@ -57,11 +57,11 @@ class Line:
         return [each for each in self.typed if each.counterpart.subject in subjects]
 
     def value_of(self, *subjects: Subject) -> str | None:
-        """Return the value of the last option with one of these subjects; None if there is no option or no value."""
+        """Return the value of the last option about one of these subjects; None without such an option or value."""
         return found[-1].value or None if (found := self.of(*subjects)) else None
 
     def number_of(self, subject: Subject) -> int | None:
-        """Return the last option's value as a number; None if there is no option or no number."""
+        """Return the value of the last option about this subject as a number; None without such an option or number."""
         return number(self.value_of(subject) or "")
 
     def has_own(self, *names: str) -> bool:
@@ -79,8 +79,8 @@ class Line:
 def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher | None = None) -> Line:
     """Parse the words after a launcher's name: options, then a program with its arguments. Secrets are masked.
 
-    `own` are tlaunch's options, each with its number of values; empty for a line of another launcher. A `launcher` of None
-    is detected from its options.
+    `own` maps tlaunch's options to their number of values; it is empty for another launcher's line. A `launcher` of
+    None is detected from the options.
     """
     kept: list[str] = []
     typed: list[Typed] = []
@@ -122,12 +122,12 @@ def names_program(word: str) -> bool:
 
 
 def number(text: str) -> int | None:
-    """Return a positive integer; None for 0 and other text."""
+    """Parse a positive integer; return None for any other text."""
     return int(text) or None if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tuple[str, tuple[str, ...]]:
-    """Split an option from a value in the same word, as in `--lr=1` or `-n8`."""
+    """Split a word such as `--lr=1` or `-n8` into the option and its values."""
     if word.startswith("--"):
         name, is_joined, value = word.partition("=")
         return name, (value,) if is_joined else ()
@@ -140,7 +140,7 @@ def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tupl
 
 
 def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
-    """Return the option; `--map-by ppr:4:node` becomes the number of ranks on each server."""
+    """Return an option as `Typed`. `--map-by ppr:4:node` becomes the number of ranks on each server."""
     value = values[-1] if values else ""
     if key_of(name) != "--map-by" or not value.startswith("ppr:"):
         return Typed(name, values, found)

@@ -1,4 +1,4 @@
-"""Detection of other launchers in a command line, and their translation to `tlaunch run`."""
+"""Detect another launcher in a command line, and translate the line to `tlaunch run`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OtherLauncher:
 
 
 def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLauncher | None:
-    """Return the launcher that a command line starts; None if it starts none. `python` is the parsed Python command.
+    """Return the launcher that a command line starts, or None. `python` is the parsed Python command.
 
     >>> other_launcher(("torchrun", "--nproc-per-node=2", "ddp.py", "--lr", "1"), None).as_tlaunch.run
     'tlaunch run --devices 2 -- python ddp.py --lr 1'

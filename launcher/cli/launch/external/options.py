@@ -17,7 +17,7 @@ Subject = Literal["devices", "ranks", "server count", "servers", "first server",
 
 @frozen
 class Counterpart:
-    """The replacement of another launcher's option. Exactly one of `here`, `instead` and `needless` is given."""
+    """What replaces another launcher's option. Exactly one of `here`, `instead` and `needless` is set."""
 
     here: str | None = None  # tlaunch's option for the same value
     instead: str | None = None  # an instruction to the user
@@ -27,7 +27,7 @@ class Counterpart:
 
     @property
     def advice(self) -> str:
-        """The hint if only this option was typed."""
+        """The hint for a command line in which this is the only option of another launcher."""
         if self.here is not None:
             return f"use {self.here}"
         return self.instead or f"leave it out: {self.needless}"
@@ -222,12 +222,12 @@ def counterpart(option: str, launcher: Launcher | None = None) -> Counterpart | 
 
 
 def launcher_with(options: Collection[str]) -> Launcher | None:
-    """Return the only launcher that has all of these options; None if several or no launchers have them."""
+    """Return the launcher that has all of these options; None if no launcher or more than one has them."""
     keys = set(map(key_of, options))
     having = [launcher for launcher, known in _OF_LAUNCHER.items() if keys <= known.keys()]
     return having[0] if len(having) == 1 else None
 
 
 def is_tee(option: str, value: str) -> bool:
-    """Return True if an option is torchrun's -t (--tee) rather than the -t (--rank-table) of `tlaunch run`."""
+    """Return True if `-t` means --tee of torchrun rather than --rank-table of `tlaunch run`, judging by its value."""
     return option == "-t" and _STREAMS.fullmatch(value) is not None

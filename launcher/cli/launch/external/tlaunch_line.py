@@ -1,4 +1,4 @@
-"""Translation of another launcher's command line to a tlaunch command."""
+"""Translate another launcher's command line to a tlaunch command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_TABLE: tuple[Subject, ...] = ("meeting", "first server")  # the rank table r
 
 @frozen
 class TlaunchLine:
-    """The tlaunch commands for the user, quoted for a shell."""
+    """tlaunch commands to suggest to the user, quoted for a shell."""
 
     table: str | None  # the command that creates the rank table
     run: str
@@ -43,8 +43,8 @@ def tlaunch_line(
 ) -> TlaunchLine | None:
     """Return the equivalent tlaunch command, which begins with `command`; None if the line cannot be translated.
 
-    `by_python`: the other launcher always starts the program with Python. `again`: the command is `tlaunch rerun`, which
-    takes missing options from the recorded run.
+    `by_python` means that the other launcher always starts the program with Python. `again` means that the command is
+    `tlaunch rerun`, which takes missing options from the recorded run.
     """
     if (program := _program(line, by_python=by_python)) is None:
         return None
@@ -74,9 +74,9 @@ def tlaunch_line(
 
 
 def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
-    """Return the words of the program, with `python` in front if the other launcher adds it.
+    """Return the words of the program, preceded by `python` if the other launcher adds it implicitly.
 
-    Return None if the launcher would start a program with Python that is not a Python program: `torchrun bash run.sh`.
+    Return None if the other launcher would pass a non-Python program to Python, as in `torchrun bash run.sh`.
     """
     program, keys = line.program, {each.key for each in line.typed}
     if keys & _MODULE:
@@ -90,7 +90,7 @@ def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
 
 
 def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """Return tlaunch's options (quoted), notes on omitted options, and the options without an equivalent."""
+    """Return tlaunch's options (quoted), notes on omitted options, and the names of options without an equivalent."""
     options: list[str] = []
     missing: list[str] = []
     left_out: dict[str, list[str]] = {}
@@ -135,7 +135,7 @@ def _reason(each: Typed, *, several: bool) -> str:
 
 @frozen
 class ServerAddresses:
-    """tlaunch's options for the servers and devices of the ranks."""
+    """The tlaunch options that say on which servers and devices ranks run."""
 
     options: tuple[str, ...] = ()
     table: tuple[str, ...] = ()  # the command that creates the rank table
@@ -145,7 +145,7 @@ class ServerAddresses:
 
 
 def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
-    """Return the servers and devices of a line's ranks; None if tlaunch has no equivalent options."""
+    """Translate the options about servers and devices; return None if tlaunch has no equivalent."""
     if line.has_rank_table:
         names = ", ".join(each.name for each in line.of(*_OF_PLACES))
         return ServerAddresses(several=True, notes=(f"{names}: taken from the rank table",) if names else ())
@@ -156,7 +156,7 @@ def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
 
 
 def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
-    """Return the servers and devices if only the numbers of ranks and servers are known."""
+    """Translate a line that gives only numbers of ranks, devices and servers; return None if there is no equivalent."""
     count = _SERVER_COUNT.fullmatch(line.value_of("server count") or "1")
     if count is None:
         return None
@@ -186,7 +186,7 @@ def _devices(line: Line) -> int | None:
 
 
 def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
-    """Return the servers and devices of a hostfile; if there are fewer ranks than slots, they use the first slots."""
+    """Translate a line with a hostfile. If there are fewer ranks than slots, ranks use the first slots."""
     file, devices, ranks = line.value_of("server file"), line.number_of("devices"), line.number_of("ranks")
     if file is None or line.of("server count", "servers"):
         return None
@@ -201,7 +201,7 @@ def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
 
 
 def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
-    """Return the servers and devices of mpirun's host list, such as `h1:4,h2`."""
+    """Translate a line with a host list of mpirun, such as `h1:4,h2`."""
     counts = _counts(line.value_of("servers") or "", line.number_of("devices"), line.number_of("ranks"))
     if "" in counts or line.of("server count"):
         return None
@@ -213,10 +213,10 @@ def _of_hosts(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAdd
 
 
 def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str, int]:
-    """Return the number of ranks on each host of mpirun's host list, such as `h1:4,h2` or `h1,h1,h2`.
+    """Return the number of ranks on each host in a host list of mpirun, such as `h1:4,h2` or `h1,h1,h2`.
 
-    Each host has `devices` ranks, or one rank for each of its slots. The total is `ranks` if given, in the order of the
-    hosts.
+    Each host has `devices` ranks, or one rank per slot. If `ranks` is given, it is the total; hosts are filled in
+    order.
     """
     counts: Counter[str] = Counter()
     for host in listed.split(","):
@@ -236,7 +236,7 @@ def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str,
 
 
 def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> ServerAddresses:
-    """Return the devices on one machine, or on the nodes of a Slurm allocation, which does not need a rank table."""
+    """Return the options for devices on one machine or in a Slurm allocation; these do not need a rank table."""
     devices = ("--devices", "N" if per_server is None else str(per_server))
     notes: tuple[str, ...] = (_FILL_IN,) if per_server is None else ()
     by_slurm = line.engine == "slurm" or servers > 1
@@ -252,7 +252,7 @@ def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engi
 def _of_names(
     line: Line, count: re.Match[str], servers: int, per_server: int | None, engine: tuple[str, ...]
 ) -> ServerAddresses:
-    """Return the servers and devices for a rank table if the line names at most the first server."""
+    """Return the options for several servers. The line names at most the first; others get placeholders."""
     shown, ranks = "N" if per_server is None else str(per_server), line.number_of("ranks")
     if per_server and ranks and servers <= MAX_NAMED and ranks % per_server:  # the last one has fewer
         shown = ",".join([shown] * (servers - 1) + [str(ranks % per_server)])
