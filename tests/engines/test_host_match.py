@@ -83,7 +83,7 @@ def test_a_short_name_that_two_servers_have_proves_nothing():
     assert local_servers((one, other), host("h1.a.org")) == (one,)
     told_apart = server("h1.b.org", 2, host_ip="10.77.0.1")
     assert local_servers((one, told_apart), host("h1")) == (told_apart,)
-    with pytest.raises(RefusedLayoutError, match=r"matches several servers: h1\.a\.org, h1\.b\.org, and"):
+    with pytest.raises(RefusedLayoutError, match=r"matches several servers: h1\.a\.org, h1\.b\.org, but"):
         check(Cluster((one, other)), 0, host("h1"))
 
 
