@@ -3,11 +3,11 @@
 To change a variable of every rank: variables.py, launcher/supervise/rank_group.py, launcher/core/env.py,
     render/job.py (`--env` cannot set it, see launcher/cli/run_options.py).
 To change which variables of other launchers are removed: leftover_variables.py, launcher/core/machine/engine_rank.py
-    (ranks start with an environment that looks unlaunched).
+    (ranks get an environment as if no launcher had run).
 To change an engine: mpi.py, slurm.py, launcher/cli/launch/engine_commands.py, launcher/cluster/engine_output.py
-    (render the exact argv first; command lines contain no secrets; engines ignore ranks).
-To change a setting that every rank gets: assemble.py, launcher/preload/serve.py, launcher/supervise/spawn.py (follow
-    `cpus` of `RankSpec`).
+    (check the exact argv first; command lines contain no secrets; engines start agents, not ranks).
+To change a setting that every rank gets: assemble.py, launcher/preload/serve.py, launcher/supervise/spawn.py (for
+    example, follow `cpus` of `RankSpec`).
 To change a variable with a default that users may override: variables.py, render/job.py,
     launcher/cli/launch/engine_commands.py (Open MPI passes on only those in `HANDED_ON_IF_SET`).
 """

@@ -76,7 +76,7 @@ def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
 
 
 def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool:
-    """Return True if ranks read a table in the run directory instead of the one given."""
+    """Return True if ranks read a table in the run directory instead of the table that the user gave."""
     return used.device_count < cluster.device_count or (len(used.servers) > 1 and engine is None)
 
 
@@ -86,7 +86,7 @@ def servers_with_agents(cluster: Cluster, layout: Layout, supervision: Supervisi
 
 
 def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Return the cluster cut to the devices of these ranks (ascending order), renumbered from rank 0."""
+    """Return the cluster with only the given devices (global ranks, ascending), renumbered from rank 0."""
     rank_of = {device: rank for rank, device in enumerate(devices)}
 
     def kept(server: Server) -> Iterator[Device]:
@@ -112,7 +112,7 @@ def attempt_table(number: int) -> str:
 
 
 def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
-    """Return the request cut to the devices and layout of `allotment`, without servers that have none of them."""
+    """Return the request cut to the devices and layout of `allotment`. Servers without such devices are removed."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
     kept = _indices(cluster, request.cluster)
     return replace(
@@ -143,7 +143,7 @@ def _indices(part: Cluster, whole: Cluster) -> list[int]:
 def assemble(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> RunSpec:
     """Return the spec of the run `name`: every rank with its command and the environment that tlaunch adds.
 
-    `own_table`: name of the table in the run directory that ranks read in any case, if there is a table.
+    `own_table`: name of a table in the run directory, which ranks then read if the user gave any table.
     Raises RefusedLayoutError if `request.bind` needs more cores than this machine has, now or in a later attempt.
     """
     servers = request.cluster.servers

@@ -1,4 +1,4 @@
-"""The command of an engine, decided before the engine starts."""
+"""The command line, environment and files of an engine, determined before the engine starts."""
 
 from __future__ import annotations
 

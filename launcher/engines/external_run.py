@@ -1,4 +1,4 @@
-"""A run whose ranks were started by another launcher's engine: values that ranks must agree on without communicating. Pure."""
+"""Values that ranks started by another launcher must agree on without communicating, such as the run's name. Pure."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """Return TLAUNCH_RUN_ID unchanged, else --name or the program's and the engine's job ID; or raise UsageError."""
+    """Return TLAUNCH_RUN_ID, else --name or the program's name, with the engine's job ID; or raise UsageError."""
     if given := _given_name(inherited):
         return _checked(given)
     if rank.job:
         return _checked(f"{chosen or program_name}-{rank.job_token}")
     if chosen is None:
         raise UsageError(
-            f"{rank.engine} does not name its job, so the ranks cannot agree on a run directory",
-            hint=f"give a name that no other run has: set {HINT_RUN_ID} before mpiexec, or use --name",
+            f"{rank.engine} gives its job no ID, so the ranks cannot agree on a run directory",
+            hint=f"use a name that no other run has: set {HINT_RUN_ID} before mpiexec, or use --name",
         )
     return _checked(chosen)
 
 
 def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
-    """Return --master-port, or a port derived from the job. Not MASTER_PORT: only some ranks inherit it."""
+    """Return --master-port, or a port derived from the job ID. MASTER_PORT is ignored: only some ranks inherit it."""
     if chosen is not None:
         return chosen
     digest = hashlib.sha256((rank.job or name).encode(errors="surrogateescape")).digest()

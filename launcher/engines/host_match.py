@@ -39,7 +39,7 @@ class Host:
 
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
-    """Return this machine, with the resolved addresses of `names` that are not its own. Blocks while resolving."""
+    """Describe this machine, and resolve those of the `names` that are not its own. Blocks while resolving."""
     own = os.uname().nodename
     called = (own, *other_names)
     addresses = frozenset(held.address for held in held_addresses())
@@ -50,10 +50,10 @@ def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -
 
 
 def own_interface(servers: Sequence[Server], index: int) -> str | None:
-    """Return the interface through which ranks of servers[index] (this machine) reach the others; None: libraries choose.
+    """Return the interface through which ranks of servers[index] (this machine) reach other servers.
 
-    A single server needs none: its ranks use loopback, which gloo finds without a network. Blocks while the server's
-    name is resolved, if the table has no address.
+    None lets libraries choose. A single server needs none: its ranks use loopback, which gloo finds without a network.
+    Blocks while the server's name is resolved, if the table has no address.
     """
     if len(servers) == 1:
         return None
@@ -64,7 +64,7 @@ def own_interface(servers: Sequence[Server], index: int) -> str | None:
 
 
 class ServerIndex:
-    """The servers of one table, indexed by all their names and addresses: thousands of machines are looked up."""
+    """The servers of one table, indexed by all their names and addresses, to look up thousands of machines."""
 
     def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
         self.servers = tuple(servers)
@@ -84,7 +84,7 @@ class ServerIndex:
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
-        """Return the indices of the servers that match a machine. An address or name of several servers proves nothing."""
+        """Return the indices of the servers that match a machine, ignoring facts that several servers share."""
         alone = len(self.servers) == 1
         # All candidates, possibly too many.
         named = (self._by_name.get(_short(name), ()) for name in (host, *other_names))
@@ -137,7 +137,7 @@ def is_local(name: str) -> bool:
 
 
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
-    """Return a warning about `rank` being on this machine, or None. `said`: this machine's server as given by the user.
+    """Check that `rank` is on this machine. Return a warning or None. `said`: the server named by the user.
 
     `local_size`: number of ranks that the engine started here, if known.
 
@@ -150,7 +150,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         if said not in {server.server_id for server in used.servers}:
             raise UsageError(
                 f"--server {said}: the rank table has no such server",
-                hint=f"its servers are {some_of([server.server_id for server in used.servers], SHOWN)}",
+                hint=f"use one of its servers: {some_of([server.server_id for server in used.servers], SHOWN)}",
             )
         if said != rank.server_id:
             raise _elsewhere(rank, f"server {said} (--server)", used)
@@ -193,14 +193,14 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
     wanted = f"the rank table has rank{'s' * (len(server.devices) > 1)} {which} on server {server.server_id}"
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return RefusedLayoutError(
-        f"rank {rank.global_rank} is on {where}, and {wanted}",
+        f"rank {rank.global_rank} is on {where}, but {wanted}",
         hint=f"list the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
         "on a machine with another name, set --server or TLAUNCH_SERVER",
     )
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """Return the names and addresses that the table and this machine share for the server; localhost only if `alone`."""
+    """Return the server's names and addresses that this machine has, too; localhost only if `alone`."""
     facts: set[Address | str] = set()
     for name in names_of(server):
         address = address_of(name)

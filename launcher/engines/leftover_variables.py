@@ -123,7 +123,7 @@ class Leftovers:
 
 
 def leftovers() -> Iterator[Leftovers]:
-    """Yield everything that is removed or replaced for ranks, independent of an environment; unconditional ones first."""
+    """Yield the variables that are removed or replaced for ranks, whatever is set; unconditional ones first."""
     always = tuple(name for family in _FAMILIES if not family.signs for name in family.names)
     for names, signs in ((always, ()), *((family.names, family.signs) for family in _FAMILIES if family.signs)):
         # A name that a pattern covers is left out.
@@ -137,9 +137,9 @@ def conflicts(
 ) -> tuple[Conflict, ...]:
     """Return the variables in `environment` that would mislead a rank, one record per family of launchers.
 
-    `decided`: the values that tlaunch sets for a rank, or for any; None removes a variable. Other launchers' variables
-    that it does not name are removed as well; an equal value in both is not a conflict. `within_engine`: the ranks are
-    processes of the enclosing mpirun or srun, whose variables are correct for them.
+    `decided`: the values that tlaunch sets for one rank or for all; None removes a variable. Other launchers' variables
+    that `decided` lacks are removed, too. A variable that has the decided value already is not a conflict.
+    `within_engine`: ranks are processes of the enclosing mpirun or srun, whose variables are correct for them.
     """
     families = (family for family in _FAMILIES if not (within_engine and family.of_engine))
     met = (_met(family, environment, decided) for family in families)
@@ -185,7 +185,7 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
 
 
 def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str | None]) -> Conflict | None:
-    """Return the conflict of fewer visible devices than ranks; None if there are enough, or zero (which means CPU only)."""
+    """Return a conflict if fewer devices are visible than there are ranks, except if none is (CPU only)."""
     value = decided[name] if name in decided else environment.get(name)
     visible = [word for word in (value or "").split(",") if word.strip() not in {"", "-1", "NoDevFiles"}]
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)

@@ -32,7 +32,7 @@ THIS_SERVER = 0
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Block signals in this block; they are delivered afterwards, when their handlers are installed."""
+    """Defer signals during this block. They are delivered at its end, when their handlers are installed."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -41,7 +41,7 @@ def signals_held_back() -> Iterator[None]:
 
 
 class LocalAgent:
-    """The launcher's handle of an agent on this machine or of a coordinator; signals reach all of its agents."""
+    """The launcher's handle for this machine's agent, or for a coordinator, which forwards signals to all agents."""
 
     def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup, watcher: Watcher | None = None) -> None:
         self.pid = pid
@@ -99,7 +99,7 @@ def start_agent(
 ) -> LocalAgent:
     """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
 
-    `first`: as `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and
+    `first`: as in `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and
     `members`; this process closes them. This process becomes a subreaper, so that no process is lost even if the agent
     is killed.
     Raises OSError if a process or pipe could not be created.
@@ -123,7 +123,7 @@ def _supervise(spec: RunSpec, server_index: int, head: LauncherLink, facts: Mapp
 
 
 def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
-    """Fork a process that does `work` and exits with its result. Conditions and errors as of `start_agent`."""
+    """Fork a process that runs `work` and exits with its result. Conditions and errors as for `start_agent`."""
     spare_bystanders()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for

@@ -1,7 +1,7 @@
 """Build the `mpirun` command that starts one agent per server, for Open MPI 4, Open MPI 5, MPICH and Intel MPI.
 
 On an mpirun's command line, options override the environment, and most mpiruns refuse a repeated option. Therefore
-tlaunch sets environment variables where it can, and omits each of its options that the user gives.
+tlaunch sets environment variables where it can, and omits those of its options that the user also gives.
 
 | measured                        | Open MPI 4.1.4            | Open MPI 5.0.11     | MPICH 5.0.2     | Intel MPI 2021.18 |
 |---------------------------------|---------------------------|---------------------|-----------------|-------------------|
@@ -70,7 +70,7 @@ class Mpirun:
 
 @frozen
 class _Words:
-    """The options of one mpirun dialect for the features that all dialects have."""
+    """The options by which one mpirun dialect provides the features that all dialects have."""
 
     options: tuple[tuple[str, ...], ...]  # each with its values, as a unit that the same option of the user replaces
     hostfile: str
@@ -177,10 +177,10 @@ def mpi_command(
     everything.
     options: the user's options, one word each. They replace equal options of tlaunch.
     directory: where to write mpirun's hostfile, unless mpirun could not read it there.
-    Raises UsageError if a server's name or the hostfile cannot be written, or a word of `agent` would end its command.
+    Raises UsageError if a server's name or the hostfile cannot be written, or if `agent` contains the argument ":".
     """
     if ":" in agent:
-        raise UsageError("an agent's command has the argument ':', where mpirun would start another program")
+        raise UsageError("the agent's command has the argument ':', after which mpirun would start another program")
     hostfile = _hostfile_path(directory)
     ours = _options_not_given(mpirun, hostfile, cwd, options)
     # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first. Hydra passes everything.
@@ -200,7 +200,7 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables for one of several mpiruns: those of Open MPI 4 remove each other's session directory."""
+    """Return variables that let one of several mpiruns of Open MPI 4 keep its session directory; else empty."""
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
@@ -232,14 +232,12 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
 
 
 def _hostfile_path(directory: Path) -> Path:
-    """Return the hostfile's path: a temporary one if `directory` has a comma, where Open MPI 5 ends a path."""
+    """Return the hostfile's path: a temporary file if `directory` has a comma, which ends a path for Open MPI 5."""
     if "," not in str(directory):
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
     if "," in str(path):
-        raise UsageError(
-            f"mpirun cannot read a hostfile in {path.parent}: it ends a path at a comma", hint="set TMPDIR"
-        )
+        raise UsageError(f"mpirun cannot read a hostfile in {path.parent}, because of the comma", hint="change TMPDIR")
     return path
 
 

@@ -58,7 +58,7 @@ class Share:
 
 
 def read_machine(system: Path = SYSTEM) -> Machine:
-    """Return the cpus that this process may use, as the system describes them. Missing details are assumed uniform."""
+    """Return the cpus that this process may use. Without information on nodes, memory counts as uniform."""
     has_affinity = hasattr(os, "sched_getaffinity")
     usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
     by_first: dict[int, Core] = {}  # the usable cpus, grouped by shared core
@@ -78,10 +78,10 @@ def read_machine(system: Path = SYSTEM) -> Machine:
 def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Share, ...]:
     """Return the share of each local rank, in order.
 
-    none: every rank may use everything.
+    none: every rank may use all cores.
     core: consecutive, disjoint cores for each rank, including siblings; inside one node if there are at least as many
     ranks as nodes.
-    numa: each rank gets all cores of one node. Nodes get ranks in proportion to their cores, in order.
+    numa: each rank may use all cores of one node. Nodes get ranks in proportion to their cores, in order.
     auto: numa if there are several nodes, every node gets a rank, and there are as many cores as ranks; else none.
     Raises RefusedLayoutError for `core` with fewer cores than ranks.
     """
@@ -115,7 +115,7 @@ def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
-    """Return the number of ranks on each node: one each if possible, then each next rank where most cores are free.
+    """Return the number of ranks on each node: one each if possible, then more where each gets most cores.
 
     Equal nodes get equal numbers; a remainder goes to the first nodes: 5 ranks on 2 nodes are 3 and 2. With 4 ranks, a
     node of 6 cores and one of 2 get 3 and 1. No node gets more ranks than cores while another one has a free core.

@@ -48,10 +48,10 @@ def slurm_command(
 ) -> EngineCommand:
     """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i].
 
-    Processes are numbered in the order of `servers`. Agents get the whole environment of srun. With `counts` they are
-    also MPI processes, of the MPI that the cluster's default or an option --mpi chooses. `options`: the user's, one
-    word each; the last of two equal options counts. `host`: this machine, with the addresses that it resolves for the
-    servers; determined if None. Blocks while resolving if the table's names differ from Slurm's.
+    Processes are numbered in the order of `servers`. Agents get the whole environment of srun. With `counts`, srun also
+    starts them as MPI processes, by the MPI plugin of --mpi or the cluster's default. `options`: the user's, one word
+    each; the last of two equal options counts. `host`: this machine, with the addresses that it resolves for servers;
+    determined if None. Blocks while resolving if the table's names differ from Slurm's.
     Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
     """
     nodes = nodes_of(allocation, servers, host)
@@ -83,7 +83,7 @@ def slurm_command(
 def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
     """Return the node of the allocation for each server, by names and addresses. Blocks while resolving if names differ.
 
-    A server may occur several times, if ranks are assigned to servers in turn.
+    `servers` may contain a server several times, if ranks are assigned to servers in turn.
     Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
     """
     distinct = tuple(dict.fromkeys(servers))
@@ -107,7 +107,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
         hint = "run without --rank-table to use the allocated nodes"
         if all(map(is_host_name, ids)):  # the user may copy this into a shell
             hint = f"request the table's servers: --nodelist={','.join(ids)}, or {hint}"
-        are = "is no node" if len(missing) == 1 else "are no nodes"
+        are = "is not a node" if len(missing) == 1 else "are not nodes"
         silence = f"; {_listed(unanswered)} cannot be resolved: is the name server up?" if unanswered else ""
         raise RefusedLayoutError(
             f"{_listed(missing)} of the rank table {are} of job {allocation.job_id}, which has {_listed(names)}{silence}",

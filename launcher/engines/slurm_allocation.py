@@ -1,6 +1,6 @@
 """The Slurm job of this process: its nodes with their devices and CPUs, from the environment and the controller.
 
-By default, salloc and sbatch give a task one CPU. With task/cgroup, all ranks of a node share it.
+By default, salloc and sbatch give a task one CPU. With task/cgroup, all ranks of a node share that CPU.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """Return the Slurm job of this process; raise UsageError without one, UnreadableError if Slurm is silent."""
+    """Return this process's Slurm job; raise UsageError outside a job, UnreadableError if Slurm does not answer."""
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
         raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
@@ -94,7 +94,7 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
-    """Return the GPUs per node, in any form of request. In a batch job only the first node knows its own number."""
+    """Return the GPUs per node, however requested, or None. A batch job knows the number only of its first node."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count
@@ -112,7 +112,7 @@ def _gpus(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """Return warnings about `ranks` ranks on this node of a job; empty outside a job."""
+    """Return a warning if this node of a Slurm job has fewer CPUs than `ranks`; empty outside a job."""
     node, cpus = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
     if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", cpus, re.ASCII):
         return ()
@@ -120,7 +120,7 @@ def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, 
 
 
 def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
-    """Return warnings about `nodes`, given with their CPUs and ranks; empty if every rank has a CPU."""
+    """Return a warning if nodes have fewer CPUs than ranks. `nodes`: name, number of CPUs, and number of ranks."""
     short = [(ranks / max(cpus, 1), name, cpus, ranks) for name, cpus, ranks in nodes if cpus < ranks]
     if not short:
         return ()

@@ -69,7 +69,7 @@ def kill_wait_s(environment: Mapping[str, str]) -> float | None:
 
 
 def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """Return `supervision` with the time when Slurm kills the job. Asks the controller; no answer means no limit."""
+    """Return `supervision` with the time when Slurm kills the job: no limit if the controller does not answer."""
     waits_s = kill_wait_s(environment)
     try:
         left_s = time_left_s(allocation, environment)

@@ -72,7 +72,7 @@ def run_variables(
 
 
 def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
-    """Yield RANK_TABLE_FILE. Without a table an inherited one is removed: it would describe other devices."""
+    """Return RANK_TABLE_FILE. Without a table, remove an inherited one, which would describe other devices."""
     if path is None:
         return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
     return Variable(
@@ -132,7 +132,7 @@ def laid_over(
     decided: Iterable[Variable],
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
-    """Return every variable that tlaunch decides on, one per name: of two with the same name, the later counts."""
+    """Return every variable that tlaunch sets or removes. Later arguments win, except over inherited defaults."""
     chosen = {
         one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
         if one.name in inherited

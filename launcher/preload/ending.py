@@ -12,7 +12,7 @@ order of CPython's `Py_FinalizeEx`:
 
 The program may do anything with preloaded modules, because the garbage collector knows every object created since
 `gc.freeze`. CPython finishes the rest if a step fails, or if an object with a visible finaliser survives
-step 3. CPython does everything if the program failed, or if `begin` or `_needs_python` finds a reason, for example a
+step 3. CPython does everything if the program failed, or if `begin` or `_needs_python` requires it, for example for a
 library loaded after the fork. If CPython takes over while such an object exists, it also finalises frozen objects,
 since one may hold it.
 """
@@ -65,7 +65,7 @@ class Ending:
         atexit.register(self.run)
 
     def import_module(self, name: str) -> None:
-        """Import a module; unless it is known, check which objects it creates and which libraries it loads."""
+        """Import a module. Unless it is in `_KNOWN`, check the objects it creates and the libraries it loads."""
         if _root(name) in _KNOWN:
             __import__(name)
             return
@@ -96,7 +96,7 @@ class Ending:
         self._since_the_fork = [self]
 
     def run(self) -> None:
-        """Exit here if possible. `atexit` calls this last."""
+        """Exit from here, without CPython's finalisation, if possible. `atexit` calls this last."""
         own: list[str] = []
         try:
             own = self._own_modules()
@@ -118,7 +118,7 @@ class Ending:
         return ["__main__", *own] if "__main__" in sys.modules else own
 
     def _take_apart(self, own: list[str]) -> bool:
-        """Do steps 2 to 4; return True if nothing is left for CPython."""
+        """Do steps 2 to 4 of the module docstring; return True if nothing is left for CPython."""
         if not _are_flushed():
             return False
         for number in range(1, _signal.NSIG):
@@ -158,7 +158,7 @@ def _libraries() -> set[str]:
 
 
 def _is_any_unknown(libraries: set[str]) -> bool:
-    """Return True for a library outside Python, torch and similar packages, which need no finalisation."""
+    """Return True if any library is not from Python, torch or similar packages, which need no finalisation."""
     if not libraries:
         return False
     paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
@@ -172,7 +172,7 @@ def _is_of_python(library: str) -> bool:
 
 
 def _warns_of_unclosed_files() -> bool:
-    """Return True if a ResourceWarning may be shown; it would name a line of this file."""
+    """Return True if a ResourceWarning may be shown, which would wrongly name a line of this file."""
     warnings: Any = sys.modules.get("warnings") or _warnings
     for action, text, category, module, line in warnings.filters:
         if issubclass(ResourceWarning, category):
@@ -184,7 +184,7 @@ def _warns_of_unclosed_files() -> bool:
 
 
 def _are_flushed() -> bool:
-    """Flush stdout and stderr; return False if that fails. CPython then fails too, and prints the error."""
+    """Flush stdout and stderr; return False if that fails, so that CPython tries again and prints the error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not getattr(stream, "closed", False):
@@ -195,7 +195,7 @@ def _are_flushed() -> bool:
 
 
 def _leave_out_detached_streams() -> None:
-    """Remove streams that the program detached from `sys`: flushing one fails and would make the exit code 120."""
+    """Remove detached streams from `sys`: flushing them fails, which would change the exit code to 120."""
     for name in ("stdin", "stdout", "stderr"):
         try:
             getattr(sys, name).closed  # noqa: B018 - raises
@@ -234,10 +234,10 @@ def _root(name: str) -> str:
 
 
 def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
-    """Return True if the garbage collector knows an object whose finalisation could be noticed.
+    """Return True if the garbage collector knows an object whose finalisation could have a visible effect.
 
-    A user sees buffers that are written, `__del__`, and the `finally` of a generator. Weak references whose callbacks
-    are functions of these `modules` also count. So do objects whose methods raise when inspected.
+    Such effects are buffers that get written, `__del__`, and the `finally` of a generator. Weak references whose
+    callbacks are functions of these `modules` also count. So do objects whose methods raise when inspected.
     """
     silent: set[type] = set()
     try:

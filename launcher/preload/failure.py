@@ -51,7 +51,7 @@ def to_json(value: Any) -> str:
 
 
 class _Hook:
-    """Writes this process's failure.json. Processes that it forks are not the rank and write nothing."""
+    """Writes this process's failure.json. Processes forked by the rank do not write any."""
 
     def __init__(self, device_dir: str, headline: Headline | None) -> None:
         self.headline = headline
@@ -90,9 +90,9 @@ _leaving = False
 
 
 def install(device_dir: str, engines_stderr: int | None = None) -> None:
-    """Write failures to `device_dir`, and stacks on every STACKS_SIGNAL. Call in the rank's own process.
+    """Record failures in `device_dir`, and dump stacks there on every STACKS_SIGNAL. Call in the rank's own process.
 
-    `engines_stderr`: descriptor on which to announce the first failure.
+    `engines_stderr`: descriptor on which to announce the first failure of a run.
     """
     global _hook  # noqa: PLW0603 - one rank, one hook
     headline = None
@@ -132,7 +132,7 @@ def note_exception(error: BaseException) -> None:
 
 
 def exit_status(stop: SystemExit) -> int:
-    """Return the exit code that CPython gives a process that ends with this exception."""
+    """Return the exit code that CPython gives a process that ends with this SystemExit."""
     return 0 if stop.code is None else stop.code & 0xFF if isinstance(stop.code, int) else 1
 
 
@@ -191,11 +191,11 @@ def _thread_name() -> str:
 
 
 def _leave_mpi_with(status: int) -> None:
-    """Exit with this nonzero status after all other exit handlers have run. Does nothing in a world of one rank.
+    """Arrange to exit with `status` (nonzero) after all other exit handlers. Not needed if MPI has only one rank.
 
-    A failed MPI rank must not enter MPI_Finalize, which mpi4py calls last. It would wait there for ranks that wait for
-    it; the job would hang and show no failure. (`python -m mpi4py` calls MPI_Abort instead, which gives ranks no grace
-    period.)
+    A failed MPI rank must not enter MPI_Finalize, which mpi4py calls last. There it would wait for the other ranks, and
+    they for it; the job would hang and show no failure. (`python -m mpi4py` calls MPI_Abort instead, which gives ranks
+    no grace period.)
     """
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
@@ -238,9 +238,9 @@ def _wrap_os_exit() -> None:
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """Return the same file under a high descriptor if limits allow one; it is closed on exec.
+    """Move a file to a high descriptor if limits allow one, with close-on-exec set. Return its descriptor.
 
-    The first file that the program opens then gets the descriptor that the program expects.
+    The first file that the program opens then gets the same descriptor as without tlaunch.
     """
     try:
         moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _MIN_DESCRIPTOR)

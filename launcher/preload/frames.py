@@ -37,7 +37,7 @@ _OTHERS = ("/site-packages/", "/dist-packages/", "<frozen ", "/launcher/preload/
 def of_program(traceback: TracebackType | None, error: BaseException | None = None) -> TracebackType | None:
     """Return the traceback without this package's outermost frames.
 
-    If tlaunch's own code raised the error, the traceback ends at the program's last line, which caused it.
+    If tlaunch raised the error on purpose (TlaunchError), the traceback ends at the program's line that caused it.
     """
     while traceback is not None and _is_own(traceback.tb_frame):
         traceback = traceback.tb_next
@@ -81,7 +81,7 @@ def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 
 def where(found: list[tuple[str, int, str]]) -> str | None:
-    """Return "train.py:88 in step": the innermost frame in the program's own code, or the innermost of all."""
+    """Return the innermost frame of the program's own code, or the innermost of all, as "train.py:88 in step"."""
     if not found:
         return None
     file, line, function = innermost(found, lambda place: place[0])
@@ -89,7 +89,7 @@ def where(found: list[tuple[str, int, str]]) -> str | None:
 
 
 def where_of_exit(found: list[tuple[str, int, str]]) -> str | None:
-    """Return the place where the program chose to exit; None if tlaunch's own code exited, which has printed why."""
+    """Return the place where the program exited; None if tlaunch's own code exited after printing the reason."""
     return None if found and found[-1][0].startswith(_PACKAGE) else where(found)
 
 
@@ -105,7 +105,7 @@ def is_of_program(file: str) -> bool:
 
 
 def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
-    """Format a traceback, with the `traceback` module if it is loaded: it knows causes, groups and source lines."""
+    """Format a traceback. The `traceback` module is used only if it is already loaded."""
     library: Any = sys.modules.get("traceback")
     if error is not None and hasattr(library, "format_exception"):
         shown = "".join(library.format_exception(type(error), error, of_program(error.__traceback__, error)))
@@ -127,7 +127,7 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
 
 
 def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:
-    """Return the last lines of a traceback, after the innermost frame of the program's own code if that is cut off.
+    """Return a traceback's last lines, preceded by the innermost frame of the program's code if that is cut off.
 
     This happens, for instance, in an endless recursion inside a library.
     """
@@ -180,7 +180,7 @@ def _syntax_error_lines(error: BaseException) -> str:
 def _captured(error: BaseException) -> str:
     """Return the last complete lines of the output that `subprocess.run` captured from a failed command.
 
-    A line that is cut could hold a secret without the name by which it is masked.
+    A partial line could contain a secret without the name that identifies it as one.
     """
     if type(error).__name__ != "CalledProcessError":
         return ""
@@ -208,7 +208,7 @@ def _parts(error: BaseException) -> str:
 
 
 def message(value: object) -> str:
-    """Return `str(value)`, which may run code of the program and fail."""
+    """Return `str(value)`, or a placeholder if that raises, since it may run the program's code."""
     try:
         return str(value)
     except BaseException:

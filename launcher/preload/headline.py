@@ -21,7 +21,7 @@ _LAST_BYTES = 4096
 
 
 class Headline:
-    """The engine's stderr, under a descriptor that the program and its child processes do not get."""
+    """The engine's stderr, under a descriptor of its own, which child processes do not inherit."""
 
     def __init__(self, descriptor: int, device_dir: str) -> None:
         self._descriptor = descriptor
@@ -51,7 +51,7 @@ class Headline:
             os.write(self._descriptor, text)
 
     def _is_open(self) -> bool:
-        """Return True if the descriptor is still the engine's stderr; a program may have closed it."""
+        """Return True if the descriptor still is the engine's stderr; the program may have closed it."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._file)
         except OSError:

@@ -230,7 +230,7 @@ def _masked_word(word: str) -> str:
 
 
 def _hides(name: str, value: str) -> bool:
-    """Return True if the value of this name must be masked. Numbers and flags of keys and tokens are not masked."""
+    """Return True if a value must be masked, judging by its name. Counts and flags, as of tokens, are not masked."""
     return is_secret(name) and (_NEVER_COUNTS.search(name) is not None or not _COUNT.fullmatch(value))
 
 
@@ -262,7 +262,7 @@ def _masked_list(match: re.Match[str]) -> str:
 
 
 def _masked_phrase(match: re.Match[str]) -> str:
-    """Return `Invalid API key '********'`, but `password "of the user"` as it is."""
+    """Mask the value in `Invalid API key '...'`, but leave `password "of the user"` unchanged."""
     return match["before"] + MASK if _LOOKS_RANDOM.match(match["value"].strip("\"'")) else match[0]
 
 
@@ -302,7 +302,7 @@ def _assigns(name: str, value: str, *, gap: str) -> bool:
 
 
 def _masked_credentials(match: re.Match[str]) -> str:
-    """Return `Bearer ********`, but "basic training" as it is."""
+    """Mask the value in `Bearer ...`, but leave "basic training" unchanged."""
     value = match["value"]
     if match["scheme"].lower() == "basic":
         is_plain = not re.search(r"\d|=$", value) or (len(value) < 12 and not value.endswith("="))
@@ -345,7 +345,7 @@ def _password_letters(words: Iterable[str]) -> str:
 
 
 def _is_password(letter: str, value: str, letters: str) -> bool:
-    """Return True if the value of `-p` is a password: not a number if the program has users, else not a plain word."""
+    """Return True if the value of `-p` is a password: no number after a user option, else no plain word either."""
     value = value.strip("\"'")
     if letter in letters and len(letter) == 1:
         return _NUMBERS.fullmatch(value) is None

@@ -1,7 +1,7 @@
-"""Run a program as `__main__`, directly or in a fork: CPython's Modules/main.c and pythonrun.c, in Python.
+"""Run a program as `__main__`, directly or in a fork. Reimplements CPython's Modules/main.c and pythonrun.c.
 
 The steps follow CPython: sys.argv, sys.path[0], a new `__main__`, the code, and the hook for an exception. Exceptions
-leave this package unchanged and end the interpreter itself, so CPython handles exit codes, SIGINT, `atexit` and
+propagate unchanged and end the interpreter itself, so CPython handles exit codes, SIGINT, `atexit` and
 threads. Only this package's frames are removed from tracebacks.
 
 Not imitated: a few frames of this package are below the program's own. `inspect.stack()[-1]` and `sys._getframe` show
@@ -33,7 +33,7 @@ _own: set[str] = set()
 
 
 def main(born_with: dict[str, Any]) -> None:
-    """Carry out `sys.argv`; return or raise as the program does. `born_with`: the initial globals of a script."""
+    """Run the program in `sys.argv`; return or raise as it does. `born_with`: the initial globals of a script."""
     way, _, engines_stderr = sys.argv[1].partition("=")
     if way == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
@@ -66,12 +66,12 @@ def main(born_with: dict[str, Any]) -> None:
 
 
 def note_imports() -> None:
-    """Record the modules imported so far as this package's. Call before importing anything for the program."""
+    """Record that this package imported all modules loaded so far. Call before importing anything for the program."""
     _own.update(set(sys.modules) - LOADED_BEFORE)
 
 
 def _forget_collisions() -> None:
-    """Let the program import its own `struct.py` although this package imported the library's.
+    """Let the program import its own `struct.py`, for instance, even if this package imported the library's.
 
     Only done if such a file exists: loading a library module twice is harmless but slow.
     """
@@ -201,7 +201,7 @@ def _code_of_file(program: Program) -> CodeType:
 
 
 def _hide_own_frames(program: Program) -> None:
-    """Make the current exception hook, possibly the program's own, see only the program's frames."""
+    """Wrap the current exception hook, possibly the program's own, so that it sees only the program's frames."""
     hook = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -155,7 +155,7 @@ def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
 
 
 def _serve_requests(connection: Connection) -> tuple[dict[str, Any], int, int]:
-    """Fork ranks whenever the agent asks; return in each rank, as `_fork_ranks`."""
+    """Fork ranks whenever the agent asks; return in each rank, with the values of `_fork_ranks`."""
     while True:
         message = connection.receive()
         if message is None:
@@ -184,7 +184,7 @@ def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> tuple
     """Fork each rank from the intermediate process, then end that process; return in the ranks.
 
     The values are the agent's request for the rank; a descriptor that yields a byte once the agent knows about all
-    ranks, or end of file; and the pid of the intermediate process.
+    ranks, or end of file if it may not; and the pid of the intermediate process.
     """
     middle = os.getpid()
     reader, writer = os.pipe()
@@ -242,7 +242,7 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
 
 
 def _draw_again() -> None:
-    """Reseed what an interpreter seeds at its start, so that no two ranks share random state."""
+    """Reseed random generators and keys that a new interpreter seeds at its start, so that no two ranks share them."""
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
         numpy_random.seed()  # `random` reseeds itself after a fork
@@ -256,7 +256,7 @@ def _draw_again() -> None:
 
 
 def _refresh_notes() -> None:
-    """Update what modules recorded about the process and the time when they were imported."""
+    """Update values that modules recorded at import: the main thread's ID, and the start time for log records."""
     threading = sys.modules.get("threading")
     if threading is not None and hasattr(threading.current_thread(), "_set_native_id"):
         threading.current_thread()._set_native_id()  # stale before Python 3.13

@@ -11,5 +11,5 @@ To change how MindSpore's ranks meet: scheduler.py, launcher/cli/launch/prepare.
     lives until the last rank has ended).
 To change what a rank reports to Open MPI: mpi_member.py, mpi_proxy.py (mpirun sees the real exit codes).
 To change the message about a port in use: port.py (reads only /proc; secrets are masked).
-To change which devices an elastic run leaves out: exclusions.py (a person may edit the file during the run).
+To change which devices an elastic run excludes: exclusions.py (a person may edit the file during the run).
 """

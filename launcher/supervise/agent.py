@@ -63,7 +63,7 @@ class Agent:
         """Prepare the agent; `run` starts it.
 
         `link` is the connection to the coordinator, if the run has ranks on other servers. `first` is the coordinator's
-        first order. `members` are processes of an MPI engine that ranks replace.
+        first order. `members` are placeholders that an MPI engine started and in whose place tlaunch runs ranks.
         """
         run_dir = RunDir(spec.run_dir, None if link is None else server_index)
         ranks = tuple(rank for rank in spec.ranks if rank.server_index == server_index)
@@ -175,7 +175,7 @@ class Agent:
         self._control.on_launcher_lost()
 
     def _reap(self) -> None:
-        """Reap all ended children before judging any of them, because their order is known only once all are reaped."""
+        """Reap all exited children before processing any exit: their order is known only once all are reaped."""
         self._childless = False
         self._attempts.rank_group.look_at_the_dead()
         statuses: dict[int, int] = {}
@@ -229,10 +229,10 @@ class Agent:
         self._group.remove()
 
     def _end_rest_of_scheduler(self, spared: Collection[int]) -> None:
-        """Kill and reap the remaining processes of a scheduler that runs in a shell. Blocks only as long as that takes.
+        """Kill and reap what is left of a scheduler that a shell started. Blocks for at most `KILL_PATIENCE_S` seconds.
 
-        A process with several threads counts as dead after its first thread exits, but can be reaped only after the
-        last.
+        A multithreaded process looks dead (a zombie) once its main thread has exited, but it can be reaped only after
+        its last thread has exited.
         """
         deadline_s = time.monotonic() + KILL_PATIENCE_S
         self._reap()
@@ -243,9 +243,9 @@ class Agent:
 
 
 def identity_of(pid: int) -> ProcessId:
-    """Return the identity of a process. Without /proc it has no start time and cannot be looked up later."""
+    """Return the identity of a process. Without /proc, it lacks the start time and cannot be looked up later."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
 
 
 def _nothing() -> None:
-    """Do nothing; only wakes up the loop."""
+    """Do nothing. Callback for events that only have to wake up the loop."""

@@ -50,12 +50,12 @@ class AttemptStage(Enum):
 
 
 class AttemptMonitor:
-    """The monitor of a rank group. It collects evidence after a failure or hang, and ends the group by its `ender`."""
+    """Monitors a rank group: collects evidence after a failure or hang, and shuts the group down by its `ender`."""
 
     def __init__(
         self, rank_group: RankGroup, progress_monitor: ProgressMonitor, ender: RankEnder, *, others: bool
     ) -> None:
-        """Start to monitor. `others`: not the only server."""
+        """Start monitoring. `others`: the run has other servers, too."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._spawner = rank_group.spawner
@@ -92,9 +92,9 @@ class AttemptMonitor:
             self.collect()
 
     def pause(self, *, pauses: bool) -> None:
-        """Stop every rank, as with Ctrl-Z, or continue all. Ranks that are being ended are not stopped.
+        """Suspend every rank, as Ctrl-Z does, or resume them. Ranks that are being shut down are not suspended.
 
-        Sends SIGSTOP, because process groups without a shell ignore SIGTSTP.
+        Uses SIGSTOP: the kernel discards SIGTSTP in an orphaned process group, and each rank's group is one.
         """
         self._paused = pauses
         if pauses:
@@ -109,7 +109,7 @@ class AttemptMonitor:
         self.scheduler.pause(pauses=pauses)
 
     def forward(self, number: int) -> None:
-        """Forward a signal to the process of every rank, but not to its child processes."""
+        """Forward a signal to the process of every rank, but not to the ranks' child processes."""
         self.start()  # a rank that the fork server has just reported may be waiting for this signal
         self._rank_group.forwarded.add(number)
         for pid in self._rank_group.leaders:
@@ -119,7 +119,7 @@ class AttemptMonitor:
     # --- evidence and shutdown ---
 
     def collect(self) -> None:
-        """Start to collect evidence of a failure on any server, unless this or the shutdown has already started."""
+        """Start collecting evidence of a failure on any server, unless collection or shutdown has already started."""
         if not self._collector and not self.ender.has_started:
             self._rank_group.cancel()
             self._collector = load_collector()(self._rank_group, self._hung)
@@ -142,10 +142,10 @@ class AttemptMonitor:
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:
-        """End all ranks for `cause`, unless they have succeeded. `restarts` says if they are restarted afterwards.
+        """Record `cause` and `verdict`, and shut all ranks down. `restarts`: the ranks are restarted afterwards.
 
-        Call it once. If all ranks have succeeded and only leftovers are being ended, it may be called again after a
-        failure on another server.
+        Call it once per attempt. It may be called even while leftover processes of successful ranks are being ended,
+        because another server may have failed.
         """
         self._close_collector()
         self.cause, self.verdict = cause, verdict
@@ -174,7 +174,7 @@ class AttemptMonitor:
         return min((seconds for seconds in due_s if seconds is not None), default=None)
 
     def step(self, *, childless: bool) -> None:
-        """Do scheduled work. `childless` means that this process has no children, so nothing is left."""
+        """Do the work that is due. `childless`: the agent has no child processes left."""
         if self._collector:
             self._collector.step()
         elif not (self.ender.has_started or self._rank_group.all_ended):
@@ -213,7 +213,7 @@ class AttemptMonitor:
             self._collector = None
 
     def _look_at_ends(self, ends: Collection[RankExit]) -> None:
-        """Collect evidence after the first failure. Failures during the shutdown are not evidence."""
+        """Start collecting evidence after the first failure. Failures during the shutdown are ignored."""
         for ended in ends:
             self._progress_monitor.ended(ended.global_rank)
             if ended.failed:
@@ -244,10 +244,10 @@ class AttemptMonitor:
 
 
 class RankEnder(Ending):
-    """The shutdown of an attempt's ranks and their child processes, except processes that must outlive them.
+    """Shuts down an attempt's ranks and their child processes, but not the processes that must outlive the ranks.
 
-    With `may_repeat`, ranks may be forked again after this attempt, so the fork server is kept. MindSpore's scheduler
-    is kept until no rank is running.
+    With `may_repeat`, the fork server is kept, because ranks may be forked again after this attempt. MindSpore's
+    scheduler is kept until no rank is running.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class RankEnder(Ending):
         self.may_repeat = may_repeat
 
     def end_ranks(self) -> None:
-        """End all processes of the ranks. Keep the fork server and the scheduler if needed."""
+        """Start to end all processes of the ranks. Keep the fork server and the scheduler if still needed."""
         if not self.may_repeat:
             self._spawner.end_preloading()
         self.spared = self._outliving
@@ -297,10 +297,10 @@ class RankEnder(Ending):
 
 
 def load_collector() -> type[EvidenceCollector]:
-    """Import the evidence collector, half a second after the ranks have started.
+    """Import the evidence collector. Called about half a second after the ranks have started.
 
-    An earlier import would delay the start of ranks. After a failure it may be too late, because an upgrade may have
-    replaced the package's files.
+    An import before that would delay the start of ranks. An import after a failure may be too late, because an upgrade
+    may have replaced the package's files.
     """
     from launcher.supervise.diagnosis.collect import EvidenceCollector  # noqa: PLC0415 - see above
 

@@ -50,7 +50,7 @@ class LocalAttempt:
 
 
 class Attempts:
-    """The attempts on this server. `rank_group` and `monitor` belong to the current one."""
+    """The attempts on this server. `rank_group` and `monitor` belong to the current attempt."""
 
     present: LocalAttempt
     rank_group: RankGroup
@@ -134,7 +134,7 @@ class Attempts:
             self.monitor.pause(pauses=True)
 
     def _spec_of(self, order: orders.BeginAttempt) -> RunSpec:
-        """Return the spec of an attempt. On other devices, an elastic run needs another one, and other files."""
+        """Return the spec of an attempt. If an elastic run uses other devices, assemble one and write its files."""
         spec, allotment = self.share.spec, order.allotment
         if allotment is None or allotment == full_assignment(spec.layout):
             return spec
@@ -149,7 +149,7 @@ class Attempts:
         return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
-        """Return the Python file that each rank runs, except for ranks that have recorded an exception."""
+        """Return, by global rank, the Python script of each rank that runs one directly and has no failure.json."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
@@ -159,7 +159,7 @@ class Attempts:
         return programs
 
     def end(self) -> bool:
-        """Close the current attempt after its processes have ended. Return True if some cannot be killed."""
+        """Close the current attempt after its processes have ended. Return True if some could not be killed."""
         self.monitor.close()
         del self.disk.chores["arrivals"]
         self.disk.do(partial(self._arrivals.look, at_last=True))
@@ -195,7 +195,7 @@ class Attempts:
         return left
 
     def _waits_for_disk(self) -> bool:
-        """Return True if ranks may be waiting for a disk that does not respond, on any server."""
+        """Return True if ranks on any server may be waiting for a disk that does not respond."""
         return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
 
     @property
@@ -208,7 +208,7 @@ class Attempts:
         return None if self._port.holder is None else self._port.number
 
     def end_scheduler(self) -> bool:
-        """End MindSpore's scheduler when no server's ranks need it. Return True if it was running."""
+        """Kill MindSpore's scheduler once no rank on any server needs it. Return True if it was running."""
         return self._scheduler.close()
 
     def close(self) -> None:
@@ -216,10 +216,10 @@ class Attempts:
 
 
 class ArrivalNotes:
-    """A recorder of the times at which logs of an attempt's local ranks grow. See launcher/core/line_times.py.
+    """Records when each log of an attempt's local ranks grows. See launcher/core/line_times.py.
 
-    Create it after the logs. A check costs one `stat` per log, and a write of 16 bytes per log that has grown. Write
-    errors are ignored.
+    Create it after `RankGroup`, which prepares the logs. A check costs one `stat` per log, and a write of 16 bytes per
+    log that has grown. Write errors are ignored.
     """
 
     def __init__(self, run_dir: RunDir, global_ranks: Iterable[int]) -> None:
@@ -228,7 +228,7 @@ class ArrivalNotes:
         self._due_s = 0.0  # monotonic
 
     def look(self, *, at_last: bool = False) -> None:
-        """Record the growth of logs, at most once per second, or in any case with `at_last`. Call it at any rate."""
+        """Record which logs have grown since the last check. Skipped within `NOTE_EVERY_S`, unless `at_last`."""
         now_s = time.monotonic()
         if now_s < self._due_s and not at_last:
             return
@@ -244,7 +244,7 @@ class ArrivalNotes:
 
 
 def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
-    """Append a record. If the log starts again (`is_anew`), empty an `arrivals` file that has become long."""
+    """Append a record. If the log was truncated (`is_anew`) and its `arrivals` file is long, empty that file first."""
     descriptor = os.open(arrivals, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     try:
         size_bytes = os.fstat(descriptor).st_size
@@ -257,7 +257,7 @@ def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
 
 
 def _begin(arrivals: Path) -> int:
-    """Create the file, so readers know that records will follow. Return the log size recorded by an earlier attempt."""
+    """Create the file, so readers expect records. Return the log size last recorded by an earlier attempt, or 0."""
     with suppress(OSError), arrivals.open("ab+") as file:
         whole = file.seek(0, os.SEEK_END) // RECORD.size
         if whole:
@@ -267,11 +267,11 @@ def _begin(arrivals: Path) -> int:
 
 
 def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path]) -> Iterator[str]:
-    """Yield a warning for each exception at the end of a log, with the ranks that exited with 0 after it.
+    """Yield a warning for each exception that ends logs of ranks that nevertheless exited with 0, naming these ranks.
 
     `python train.py | tee log` and `python train.py || true` exit with 0 even if the program fails. `logs` has each
     rank's log and the offset at which the attempt starts. `programs` has the script of each rank that runs Python
-    directly; these exit with 1 after an uncaught exception. Never raises.
+    directly; such a rank cannot exit with 0 after an uncaught exception. Never raises.
     """
     ranks_of: dict[str, list[int]] = {}
     for global_rank, (log, offset) in logs.items():
@@ -284,7 +284,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
 
 
 def _last_words(log: Path, offset: int, program: Path | None) -> str | None:
-    """Return the exception in the traceback at the end of a log; None if there is none or it was handled."""
+    """Return the exception whose traceback ends a log; None if the log ends otherwise or it was handled."""
     end = b""
     with suppress(OSError):
         end = tail(log, offset, LAST_BYTES)

@@ -1,4 +1,4 @@
-"""A connection for messages, used in a selector loop. Only `wait_for` and `drain` block."""
+"""A message connection for use in a selector loop. Only `wait_for` and `drain` block."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChannelClosedError(Exception):
 class Channel:
     """One end of a connection. Several threads may send, but only one may receive.
 
-    After `send` raises ChannelClosedError, `receive` still yields messages that had arrived. Then call `close`.
+    After `send` raises ChannelClosedError, `receive` still yields messages that arrived before. Then call `close`.
     """
 
     def __init__(self, connection: socket.socket, longest_line_bytes: int = MAX_LINE_BYTES) -> None:
@@ -43,7 +43,7 @@ class Channel:
 
     @property
     def peer(self) -> str:
-        """The address of the other side; empty if it is not known after a disconnect."""
+        """The address of the other side; empty if it is unknown, for example after a disconnect."""
         return self.peer_address[0]
 
     @property
@@ -66,11 +66,11 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """True if a received message has not been yielded by `receive` yet. Selectors do not report this."""
+        """True if a message was read but not yielded by `receive` yet. Selectors cannot detect this."""
         return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
-        """Send as much as possible without blocking; `flush` sends the rest. Raise ChannelClosedError if it is lost."""
+        """Send as much as possible without blocking; `flush` sends the rest. Raises as `receive`."""
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
@@ -89,7 +89,7 @@ class Channel:
             raise ChannelClosedError(_why(error)) from error
 
     def receive(self) -> Iterator[Message]:
-        """Yield all received messages. Raise ChannelClosedError if the connection is lost, or at invalid data."""
+        """Yield all received messages. Raise ChannelClosedError if the connection is lost or data are invalid."""
         ended = self._read()
         while (end := self._received.find(b"\n", self._searched)) >= 0:
             self._searched = 0
@@ -106,7 +106,7 @@ class Channel:
             raise ChannelClosedError(ended)
 
     def _read(self) -> str | None:
-        """Read available data. Return the reason if the connection has ended, else None."""
+        """Read available data. If the connection has ended, return the reason, else None."""
         try:
             while len(self._received) <= self.longest_line_bytes:
                 if not (chunk := self._connection.recv(CHUNK_BYTES)):
@@ -122,7 +122,7 @@ class Channel:
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
-        """Yield messages as they arrive, as `receive`. Blocks. Raise TimeoutError at the `deadline` (monotonic)."""
+        """Yield messages as they arrive; blocks. Raises as `receive`, and TimeoutError at `deadline` (monotonic)."""
         while (left_s := deadline - time.monotonic()) > 0:
             if not self.has_message:
                 self._wait(select.POLLIN | (select.POLLOUT if self._to_send else 0), left_s)
@@ -149,7 +149,7 @@ class Channel:
 
 
 class Silence:
-    """A timer of the other side's silence, while this process was running.
+    """Measures how long the other side has been silent while this process was running.
 
     Time during which this machine was suspended or this process was stopped does not count. The caller must check at
     least every `timeout_s` seconds. If it does not, this process is assumed to have been stopped, and the silence
@@ -174,6 +174,6 @@ class Silence:
 
 
 def _why(error: OSError) -> str:
-    """Return why a connection was lost. When a process exits, the kernel may close or reset its connection."""
+    """Return the reason for a lost connection. A reset counts as a close: a peer's exit can cause either."""
     gone = isinstance(error, ConnectionResetError | BrokenPipeError)
     return CLOSED if gone else error.strerror or str(error)

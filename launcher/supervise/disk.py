@@ -24,7 +24,7 @@ BUSY_S = 1.0  # a disk that has not responded for this time may block ranks
 
 
 class Disk:
-    """A thread that runs disk jobs one after another and measures their time. The first job starts it."""
+    """A thread that runs disk jobs one after another and measures their time. The first job starts the thread."""
 
     def __init__(self, probed: Path) -> None:
         """Prepare the queue. `probed` is a file in the run directory that is touched regularly to detect stalls."""
@@ -38,12 +38,12 @@ class Disk:
 
     @property
     def silent_s(self) -> float:
-        """How long the disk has not responded, in seconds; 0 while no job is running."""
+        """How long the disk has not responded to the current job, in seconds; 0 while no job is running."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def recent_silence_s(self) -> float:
-        """Return the longest time without a response since the last call, including times that are over."""
+        """Return the longest time that the disk took to respond since the last call, including a current wait."""
         past_s, self._past_s = self._past_s, 0.0
         return max(past_s, self.silent_s)
 

@@ -1,4 +1,4 @@
-"""The records of a run: events.jsonl, events for the launcher, and report.json. Write errors never stop supervision."""
+"""Writes a run's records: events.jsonl, events for the launcher, and report.json. Write errors never stop a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EventLog:
         tell: Callable[[str], None] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Open the file. `tell` also gets every line; it must not raise or block. Without `disk`, writes block."""
+        """Open the file. `tell` is called with every line; it must not raise or block. Without `disk`, writes block."""
         self._tell = tell
         self._disk = disk
         self._server_index = server_index
@@ -46,7 +46,7 @@ class EventLog:
             self._file_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def record(self, event: Event, time_ns: int | None = None) -> int:
-        """Record `event` with `time_ns` (default: now). Return this time."""
+        """Record `event` with `time_ns` (default: now). Return the recorded time."""
         stamped = TimestampedEvent(time.time_ns() if time_ns is None else time_ns, self._server_index, event)
         self.keep(stamped)
         return stamped.time_ns
@@ -117,7 +117,7 @@ class EventLog:
 
 
 class RunRecorder:
-    """A writer of events and the report, for an agent, the coordinator, or in place of a killed agent."""
+    """Writes events and the report for an agent or the coordinator, or on behalf of a killed agent."""
 
     def __init__(
         self, run: str, server_index: int, run_dir: RunDir, event_log: EventLog, started_ns: int | None = None

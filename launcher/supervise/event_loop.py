@@ -1,4 +1,4 @@
-"""Parts of the event loops of agent and coordinator: signals and registrations of files."""
+"""Shared parts of the event loops of the agent and the coordinator: signals, and selector registrations."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ Wanted = tuple[Any, int, Callable[[], object]]
 
 
 class Listening:
-    """Selector registrations for files that come and go, by purpose."""
+    """Selector registrations of file objects that are opened and closed over time, keyed by purpose."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
         self._known: dict[str, tuple[Any, int]] = {}
 
     def choose(self, wanted: Mapping[str, Wanted]) -> None:
-        """Register these files, and unregister all others that were registered by an earlier call, even if closed."""
+        """Register the files in `wanted`. Unregister others that an earlier call registered, even if closed."""
         stays = {purpose for purpose, (what, events, _) in wanted.items() if self._known.get(purpose) == (what, events)}
         for purpose in self._known.keys() - stays:
             self.forget(purpose)

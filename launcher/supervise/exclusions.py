@@ -1,8 +1,8 @@
-"""Reads and writes the file `excluded` of an elastic run: excluded devices, one per line. # starts a comment.
+"""Reads and writes an elastic run's file `excluded`, which lists devices, one per line. # starts a comment.
 
 The run adds devices that it excludes. The user may add or delete lines while the run continues. A change takes effect
-once the file is unchanged between two checks, because an editor may still be writing it. If the file is deleted,
-nothing changes.
+once the file is unchanged between two checks, because an editor may still be writing it. Deleting the file has no
+effect.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MAX_BYTES = 4 << 20  # enough for thousands of servers with all their devices
 
 
 class Exclusions:
-    """The file of excluded devices. It contains device names; methods use their ranks in the full rank table."""
+    """The file of excluded devices. It contains device names; methods use device ranks of the full rank table."""
 
     def __init__(
         self, path: Path, servers: Sequence[Server], excluded: Sequence[int], report: Callable[[str], object]
     ) -> None:
-        """Write the file with the initially `excluded` devices. `report` is called with each problem of the file."""
+        """Write the file with the initially `excluded` devices. `report` is called with each problem with the file."""
         self._path, self._servers, self._report = path, servers, report
         self._state: tuple[int, int, int] | None = None  # of the file when it was last read
         self._seen: tuple[int, int, int] | None = None  # at the last check
@@ -44,7 +44,7 @@ class Exclusions:
         self._write(self._names(excluded))
 
     def look(self) -> frozenset[int] | None:
-        """Return the devices in the file if it has changed; None if it has not, or cannot be read."""
+        """Return the excluded devices if the file has changed; None if it has not, or cannot be read."""
         state, seen = self._stat(), self._seen
         self._seen = state
         if state is None or (state == self._state and not self._unwritten) or state != seen:
@@ -59,14 +59,14 @@ class Exclusions:
                     found |= devices_named(name, self._servers)
         except OSError as error:
             if state != self._unreadable:
-                self._report(f"{self._path} cannot be read: {error.strerror}; nothing changes")
+                self._report(f"cannot read {self._path}: {error.strerror}; exclusions are kept")
             self._state, self._unreadable = None, state  # the next check tries again
             return None
         except UnicodeDecodeError as error:
-            self._report(f"{self._path} is not UTF-8 text: {error.reason} at byte {error.start}; nothing changes")
+            self._report(f"{self._path} is not UTF-8 text: {error.reason} at byte {error.start}; exclusions are kept")
             return None
         except UsageError as error:
-            self._report(f"{self._path}:{number}: {error.message} ({error.hint}); nothing changes")
+            self._report(f"{self._path}:{number}: {error.message} ({error.hint}); exclusions are kept")
             return None
         self._excluded = frozenset(found.union(self._unwritten))
         if self._unwritten:
@@ -81,12 +81,12 @@ class Exclusions:
         self._excluded |= frozenset(change.left_out)
 
     def _add_unwritten(self) -> None:
-        """Add the missing devices to the file. If this fails, each later check tries again."""
+        """Add devices that the run excluded and the file lacks. If that fails, later checks try again."""
         applied, before = self._state, self._stat()
         try:
             lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
         except (OSError, UnicodeDecodeError):
-            self._report_once(f"{self._path} cannot be read, so it is not changed")
+            self._report_once(f"cannot read {self._path}, so excluded devices are not added to it")
             return
         added = [f"{device_name(device, self._servers)}  {REMARK} {why}" for device, why in self._unwritten.items()]
         if self._write([*lines, *added]):
@@ -104,7 +104,7 @@ class Exclusions:
         return [device_name(device, self._servers) for device in devices]
 
     def _read(self) -> str:
-        """Raise OSError, or UnicodeDecodeError if the file is not UTF-8 text."""
+        """Return the file's text. Raise OSError, or UnicodeDecodeError if it is not UTF-8."""
         return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> bool:
@@ -118,7 +118,7 @@ class Exclusions:
         return True
 
     def _stat(self) -> tuple[int, int, int] | None:
-        """Return values that change with the file, or with a dangling symbolic link; None if both are missing."""
+        """Return values that change with the file, or with a dangling symbolic link there; None without either."""
         for look in (os.stat, os.lstat):
             with suppress(OSError):
                 found = look(self._path)
@@ -127,10 +127,10 @@ class Exclusions:
 
 
 class WatchedExclusions:
-    """The file of excluded devices, accessed in the thread of a `Disk`. The owner's loop polls changes with `look`."""
+    """The file of excluded devices, accessed in the thread of a `Disk`. The owner's loop polls it with `look`."""
 
     def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
-        """Write the initial file. `record` is called in the owner's loop with each problem of the file."""
+        """Write the initial file. `record` is called in the owner's loop with each problem with the file."""
         self._disk, self._record = disk, record
         self._found: deque[tuple[int, frozenset[int]]] = deque()  # number of the run's earlier changes, and devices
         self._troubles: deque[str] = deque()

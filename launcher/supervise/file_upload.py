@@ -1,11 +1,11 @@
 """Uploads the files of a server's ranks to the coordinator's run directory, if the servers share no file system.
 
-A mark in the directory shows that it is shared. If a server does not see the mark in time, the coordinator detects it.
+A marker file shows that the run directory is shared. If a server does not see the marker in time, it starts to upload,
+and stops when the coordinator's acknowledgements show that the files are the same.
 
 With the uploads, logs, status and reports on the launcher's machine cover all ranks. Ranks are not affected: their
-files are read like any other file. The agent's other messages are not delayed for long. At most one chunk per file,
-and `WINDOW_BYTES` in total, are sent without an acknowledgement. The agent sends the rest before its last message.
-The local files are always complete, even if the coordinator is lost.
+files are read like any other file. To keep other messages prompt, at most one chunk per file, and `WINDOW_BYTES` in
+total, await an acknowledgement. The agent sends the rest before its last message. Local files are always complete.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FINISH_S = 20.0  # for the remaining data at the end
 
 
 class FileUpload:
-    """The uploads of one server. Call `step` after `timeout_s`, `take` for each answer, then `finish` and `close`."""
+    """The uploads of one server. Call `step` after `timeout_s`, `take` per answer, then `finish` and `close`."""
 
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], link: Link, *, follows_another: bool = False
@@ -150,9 +150,9 @@ class FileUpload:
             file.close()
 
     def _is_held(self, file: _File) -> bool:
-        """Return True if a file of all ranks has to wait until another file shows that the directory is not shared.
+        """Return True if a file of all ranks must wait until another file shows that the directory is not shared.
 
-        Several servers write to a file of all ranks, so it cannot show this.
+        Several servers write to such a file, so its acknowledgements cannot show that.
         """
         if file.kind not in OF_ALL_RANKS or file.asks or self._apart:
             return False
@@ -174,7 +174,7 @@ class FileUpload:
         self._link.send(message)
 
     def _hears_end(self) -> bool:
-        """Process acknowledgements. Return True if the coordinator requests to stop at once."""
+        """Process acknowledgements. Return True if the coordinator orders an immediate stop."""
         messages = self._link.take()
         for message in messages:
             if isinstance(message, ChunkAck):
@@ -196,7 +196,7 @@ class _File(ABC):
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
-        """Return the next message to send, or None, and its size in bytes. Raise OSError if it is not readable."""
+        """Return the next message, or None if there is no news, and its size in bytes. Raise OSError if unreadable."""
 
     @abstractmethod
     def answered(self, kept: ChunkAck) -> None: ...
@@ -205,7 +205,7 @@ class _File(ABC):
         return 0
 
     def close(self) -> None:  # noqa: B027 - most files have nothing open
-        """May be called twice."""
+        """Close the file. May be called twice."""
 
 
 class _Growing(_File):
@@ -278,5 +278,5 @@ class _Rewritten(_File):
 
 
 def _next_tick(now: float, every_s: float) -> float:
-    """Return the next multiple of the interval, so a server wakes up once for all files."""
+    """Return the next multiple of `every_s` after `now`, so that one wake-up serves all files of a server."""
     return (now // every_s + 1) * every_s

@@ -66,7 +66,7 @@ class ForkResult:
 
 @frozen
 class ForkFailed:
-    """The rank does not run. If there was a ForkResult before, its process exits with 126."""
+    """The rank's program did not start. If a ForkResult was returned before, that process exits with 126."""
 
     global_rank: int
     reason: str
@@ -85,10 +85,10 @@ def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int
 
 
 class ForkServer:
-    """A running fork server. Nothing blocks, except that `__init__` forks, or raises OSError if it cannot."""
+    """A running fork server. Its methods do not block; `__init__` forks, and raises OSError if that fails."""
 
     def __init__(self, command: PythonCommand, modules: tuple[str, ...], shown: Program) -> None:
-        """Start it. `shown` is the ranks' program as `ps` should show it; its environment is common to all ranks."""
+        """Start the process. `shown`: the ranks' program, as `ps` should show it, with their common environment."""
         self._complaints = Complaints()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -117,7 +117,7 @@ class ForkServer:
         self._say({"program": program, "modules": modules, "agent_pid": os.getpid()})
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when messages have arrived. Call `take` then, while it is usable."""
+        """Return the descriptor that becomes readable when messages arrive. Call `take` then."""
         return self._socket.fileno()
 
     @property
@@ -126,7 +126,7 @@ class ForkServer:
 
     @property
     def idle_s(self) -> float:
-        """The seconds without noticeable processor time, as measured by calls of this property; 0 without /proc."""
+        """Seconds in which the process used no noticeable CPU time, measured at each read; 0 without /proc."""
         found = stat(self.pid)
         if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
             self._ticks = found.ticks if found else 0
@@ -135,7 +135,7 @@ class ForkServer:
 
     @property
     def waiting_for_s(self) -> float:
-        """The seconds since the oldest pending request or the last response; 0 without pending requests."""
+        """Seconds since the oldest pending request or, if later, the last response; 0 if none is pending."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[StartRequest]) -> None:
@@ -183,7 +183,7 @@ class ForkServer:
     def give_up(self, reason: str, *, died: bool = True) -> list[Answer]:
         """Kill the process. Return Unusable, and ForkFailed for each pending request.
 
-        Call `take` directly before: ranks that have been reported are running and do not depend on the fork server.
+        Call `take` directly before this, so that ranks that were already forked do not count as pending.
         """
         if not self._usable:
             return self._refuse_rest()
@@ -201,7 +201,7 @@ class ForkServer:
         self._reaped = True
 
     def close(self) -> None:
-        """Let the process exit by itself; its owner reaps it. Its forked ranks continue. May be called twice."""
+        """Close the socket, so that the process exits; its owner reaps it. Forked ranks continue. Repeatable."""
         self._usable = False
         self._outgoing.clear()
         self._incoming.clear()
@@ -251,5 +251,5 @@ class ForkServer:
 
 
 def _python(command: PythonCommand) -> tuple[str, ...]:
-    """Return the interpreter's command under its usual name: Python finds its libraries by argv[0]."""
+    """Return a command that starts the bootstrap. Its argv[0] is the interpreter's usual name, to find libraries."""
     return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))

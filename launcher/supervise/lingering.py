@@ -32,7 +32,7 @@ class LingeringRanks:
     def look(self) -> bool:
         """Return True if a rank recorded a failure longer than the grace period ago and has not exited.
 
-        The second check that finds the failure records an event.
+        An event is recorded when a second check still finds the rank running.
         """
         now = time.monotonic()
         if now < self._looks_at:
@@ -47,7 +47,7 @@ class LingeringRanks:
         return is_over
 
     def resume(self) -> None:
-        """Restart the grace periods, because paused ranks could not exit."""
+        """Restart the grace periods after a pause, because paused ranks could not exit."""
         self._since = dict.fromkeys(self._since, time.monotonic())
 
     def _look_at(self, global_rank: int, pid: int, now: float) -> None:

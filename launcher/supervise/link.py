@@ -51,7 +51,7 @@ class Link:
         self.lost: str | None = None  # why the connection is lost
 
     def begin(self, disk: Disk | None = None) -> None:
-        """Start to receive. Pongs report how long `disk` has not responded."""
+        """Start receiving in a thread. Its pongs report how long `disk` has not responded."""
         self._disk = disk
         self._thread = start_thread(self._receive, "link")
 
@@ -116,7 +116,7 @@ class Link:
                 _wake(self._thread_end)
 
     def _take_in(self) -> str | None:
-        """Receive messages and send pending data. Return the reason if the connection is lost, else None."""
+        """Receive messages and send pending data. If the connection is lost, return the reason, else None."""
         try:
             for message in self._channel.receive():
                 if not isinstance(message, Ping):

@@ -1,4 +1,4 @@
-"""The run controller of a run on a single server, driven directly in the agent's process."""
+"""Drives the run controller inside the agent's process, in a run on a single server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER = 0  # the index of the only server
 
 
 class LocalControl:
-    """The driver of a local run controller. It reports events of ranks and carries out the orders."""
+    """Drives a local run controller: reports events on the server's ranks to it, and carries out its orders."""
 
     reach_probes = services = None  # there are no other servers
 
@@ -95,7 +95,7 @@ class LocalControl:
         return EXIT_FAILURE if finish is None else finish.exit_code
 
     def _report(self, event: events.Event) -> None:
-        """Report `event` to the controller and carry out its orders. An order may have an answer, which is reported at once."""
+        """Report `event` to the controller and carry out its orders. Report events that result from them, too."""
         for order in self._controller.take(event, time.monotonic(), time.time()):
             if (answer := self._carry_out(order)) is not None:
                 self._report(answer)

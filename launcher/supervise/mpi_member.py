@@ -27,7 +27,7 @@ _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, 
 
 
 def meeting_name(*words: str) -> bytes:
-    """Return an abstract socket name for this user. Equal words, such as job and server names, give the same name."""
+    """Return an abstract socket name derived from the user and `words`, such as the job's and server's names."""
     digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
     return b"\0tlaunch-members-" + digest[:32].encode()
 
@@ -40,10 +40,10 @@ def hand_over(
     patience_s: float = PATIENCE_S,
     pass_on: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Let the agent start this rank, and return its status when it ends, as in `subprocess`; None if the agent is lost.
+    """Let the agent start this rank. Return its status when it ends, as in `subprocess`; None if the agent is lost.
 
-    Blocks. This process then ignores the signals that the agent handles, or calls `pass_on` with them. Call this
-    last, in the main thread. Raises TlaunchError if no agent listened in time, or a process of another user listens.
+    Blocks. Meanwhile this process ignores the signals that the agent handles, or calls `pass_on` with them. Call this
+    last, in the main thread. Raises TlaunchError if no agent listens in time, or a process of another user listens.
     """
     for number in _FOR_THE_AGENT:
         signal.signal(number, signal.SIG_IGN if pass_on is None else lambda number, _frame: pass_on(number))

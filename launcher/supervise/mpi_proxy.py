@@ -8,7 +8,7 @@ member per device. On each server one member also becomes the agent. A rank is t
 log, grace period and evidence. To the engine it still looks like its own process, because MPI_Init finds the engine's
 daemon through the environment and does not use pids.
 
-An engine reacts to a failed rank only when its *member* ends. Members therefore end late, so ranks keep their grace:
+An engine reacts to a failed rank only when its *member* ends. Members end late, so other ranks have a grace period:
 
 | engine            | a rank ends without MPI_Finalize                 | MPI_Abort in a rank                           |
 |-------------------|--------------------------------------------------|-----------------------------------------------|
@@ -18,8 +18,8 @@ An engine reacts to a failed rank only when its *member* ends. Members therefore
 | srun --mpi=pmix   | exit 0: nothing; killed: KILL to all members     | KILL to all members at once                   |
 
 MpiProxies holds PMI_FD of each member open, because Hydra kills all members when it is closed. If a member is killed,
-the agent gets MemberLeft. If the agent is killed, its members get None. An agent that must survive the kill of its
-members runs in a child process with its own session.
+the agent gets MemberLeft. If the agent is killed, `hand_over` returns None in its members. An agent that must survive
+the kill of all members runs in a child process with its own session.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MemberLeft:
 
 @frozen
 class MemberRefused:
-    """A process that is not a member, or that sends invalid data."""
+    """A connection was refused: the process is not a member, or sent invalid data."""
 
     reason: str
 
@@ -126,12 +126,12 @@ class MpiProxies:
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
-        """Return the environment that the engine gave the rank's member. PMI_FD has the descriptor in this process."""
+        """Return the environment the engine set for a rank's member. PMI_FD is a descriptor of this process."""
         member = self._joined[global_rank]
         return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
-        """Return the descriptors that only this rank inherits, under the same numbers. Others close them on exec.
+        """Return the descriptors that the rank inherits under the same numbers. No other rank inherits them.
 
         This process keeps them open, so the engine does not notice the rank's end before the agent reports it.
         """
@@ -147,9 +147,9 @@ class MpiProxies:
         return happened
 
     def report_end(self, global_rank: int, status: int) -> None:
-        """Let a rank's member exit with `status` (as in `subprocess`). May be repeated, or called after it has exited.
+        """Let a rank's member exit with `status` (as in `subprocess`). Repeatable, even after the member has exited.
 
-        Call it when nothing else needs time, because the engine may kill all members after the first one exits.
+        Call it as a last step, because the engine may kill all members after the first one has exited.
         """
         member = self._joined.get(global_rank)
         if member is not None and global_rank not in self._released:
@@ -158,7 +158,7 @@ class MpiProxies:
                 member.connection.send(line_of({"ended": status}))
 
     def close(self) -> None:
-        """Close all connections. Members without a reported end see that the agent has gone. May be called twice."""
+        """Close all connections. Members whose rank's end is unreported take the agent as lost. Repeatable."""
         for caller in self._callers.values():
             caller.close()
         self._callers.clear()
@@ -215,7 +215,7 @@ class MpiProxies:
 
 
 class ProxyControl:
-    """The agent's use of `members` after all have joined. Never blocks.
+    """Manages `members` for the agent after all of them have joined. Never blocks.
 
     Each rank gets its member's identity. All members exit together when the run is over on all servers, because an
     engine may kill all other processes after the first exit. If a member is killed earlier, its rank probably called
@@ -256,7 +256,7 @@ class ProxyControl:
         return f"the engine ended the {what} of rank{'s' * (len(self._left) > 1)} {ranges(self._left)}"
 
     def release(self) -> None:
-        """Let all members exit with 0, because the engine need not know how ranks ended. Call nothing else after it."""
+        """Let all members exit with 0: the engine does not need the ranks' exit codes. Call this last."""
         for rank in self.ranks:
             self._members.report_end(rank.global_rank, 0)
         self._members.close()

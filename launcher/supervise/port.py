@@ -1,4 +1,4 @@
-"""Reserves a rendezvous port, so that no other process takes it before rank 0 uses it. Finds who uses a port."""
+"""Reserves a rendezvous port, so that no process takes it before rank 0 uses it. Also finds who uses a port."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Return the user's port without reserving it. Raise UsageError if it is in use."""
+    """Check the port that the user chose, and return it without reserving it. Raise UsageError if it is in use."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
-        hint = "leave --master-port out to get a free one"
+        hint = "omit --master-port to use a free port"
         raise UsageError(f"port {number} cannot be used: {reason_of(error, number)}", hint=hint) from error
     return HeldPort(number)
 
 
 def _bound_socket(number: int, *, reuse: bool = False) -> socket.socket:
-    """Return a socket bound to all IPv6 and IPv4 addresses, or to all IPv4 addresses without IPv6."""
+    """Return a socket bound to all IPv6 and IPv4 addresses, or only to IPv4 on a machine without IPv6."""
     try:
         return _bind(socket.AF_INET6, number, reuse=reuse)
     except OSError as error:

@@ -106,8 +106,8 @@ class ProgressMonitor:
         """Check the progress of ranks since the last check, and return new findings. `now` is `time.monotonic()`.
 
         A hang is reported one interval after the first rank has reached the timeout. The report includes all ranks
-        that have been idle for half of the timeout, because either side may be waiting for the other. Each rank is
-        reported once until it makes progress again.
+        that have been idle for half of the timeout, because any of them may be the cause. Each rank is reported once
+        until it makes progress again.
         """
         living = self._living
         if self._paused or not living:
@@ -128,7 +128,7 @@ class ProgressMonitor:
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
     def highest_step(self) -> int | None:
-        """Return the highest step that any rank reported in this attempt, or None. Reads the files."""
+        """Return the highest step that any rank reported in this attempt, or None. Reads heartbeat files."""
         self._read_beats(self._ranks)
         return max((watched.highest for watched in self._ranks.values() if watched.highest is not None), default=None)
 
@@ -193,7 +193,7 @@ class ProgressMonitor:
 
 
 def _core_wait_of_step(watched: _Watched, rank_pid: int, beating_pid: int | None, step: int) -> float:
-    """Return a rank's wait for a core in seconds per step, since its last known step; 0 if unknown.
+    """Return the average seconds per step that a rank waited for a CPU core since its last known step; 0 if unknown.
 
     Uses the process that writes the heartbeat if it is in the rank's session. Otherwise uses the rank's own process
     `rank_pid`, which may be a shell that only waits.

@@ -1,6 +1,6 @@
 """Determines the order in which ranks exited, and whether the out-of-memory killer killed one.
 
-SIGKILL does not reveal its sender. Three sources do, the most reliable first. The kernel updates them before it sends
+Three sources show if SIGKILL came from the OOM killer, the most reliable first. The kernel updates them before it sends
 the signal, so they are up to date when a rank is dead.
 
 * The kernel's log names the killed process. Only root can read it, unless the system allows everyone to. Its pids match
@@ -43,10 +43,10 @@ _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
 
 
 class ExitOrder:
-    """The order in which child processes exit, known from epoll, which keeps ready descriptors in order of arrival.
+    """Determines the order in which child processes exit, by epoll, which returns descriptors in the order of events.
 
     `waitpid` does not give the order: of several exited children it returns the one forked first. Each watched child
-    needs a descriptor, so children beyond half the limit of descriptors are not watched. Without pidfds none is.
+    needs a descriptor, so children beyond half the limit of descriptors are not watched. Without pidfds, no child is.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class ExitOrder:
             self._late.add(pid)
 
     def sort(self, pids: Iterable[int]) -> tuple[list[int], bool]:
-        """Return the exited children `pids` in order of exit, and True if the order of all is known.
+        """Sort the pids of exited children by order of exit. Also return True if the order of all is known.
 
         Children of unknown order come last. The order of a single child is known, because children reaped later have
         exited later.
@@ -104,7 +104,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Return the pids that have exited since the last call, in order. Includes reaped ones."""
+        """Return the pids of watched children that have exited since the last call, in order, even if reaped."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found
@@ -127,7 +127,7 @@ class _Mount:
 
 
 class OomWatch:
-    """A detector of OOM kills, which compares counters to their values at the ranks' start. Never blocks or raises."""
+    """Detects OOM kills by comparing counters with their values at each rank's start. Never blocks or raises."""
 
     def __init__(self, proc: Path = PROC, kernel_log: Path = KERNEL_LOG) -> None:
         self._proc = proc
@@ -172,7 +172,7 @@ class OomWatch:
         self._log.close()
 
     def _ascribe(self, groups: tuple[Path, ...]) -> bool:
-        """Attribute one kill from the counters of `groups`, and return True; False if no kill is left."""
+        """Attribute one of the kills that `groups` count. Return False if all of them are already attributed."""
         counts = {group: count for group in groups if (count := _count(group)) is not None}
         if not any(count > self._ascribed.get(group, 0) for group, count in counts.items()):
             return False
@@ -181,7 +181,7 @@ class OomWatch:
         return True
 
     def _groups(self, pid: int) -> Iterator[Path]:
-        """Yield the counters for `pid`; none if it is gone, or dead in a version 1 group."""
+        """Yield the counter files for `pid`; none if it is reaped, or a zombie in a version 1 group."""
         lines = _lines(self._proc / str(pid) / "cgroup")
         for mount in self._mounts:
             if mount.version == "v1":
@@ -195,7 +195,7 @@ class OomWatch:
 
 
 class _KernelLog:
-    """The pids of OOM kills in the kernel's log, from now on."""
+    """The pids of OOM-killed processes in the kernel's log since this object was created."""
 
     def __init__(self, proc: Path, path: Path, first_total: int | None) -> None:
         self._first_total = first_total
@@ -225,7 +225,7 @@ class _KernelLog:
         return self._pids
 
     def is_complete(self, total: int | None) -> bool:
-        """Return True if the log has shown all kills; `total` is the machine's current count."""
+        """Return True if the log has shown all OOM kills, of which the machine has counted `total` by now."""
         if total is None or self._first_total is None:
             return False
         return self._whole and len(self._pids) >= total - self._first_total
@@ -237,7 +237,7 @@ class _KernelLog:
 
 
 def _perhaps(pid: int) -> bool:
-    """Return False if `pid` is a zombie child that did not die of SIGKILL, True for all other processes."""
+    """Return False if `pid` is a child that is alive or did not die of SIGKILL; True if it did, or if unknown."""
     with suppress(OSError, AttributeError):  # not a child, or already reaped; a system without waitid
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         return end is not None and end.si_code != os.CLD_EXITED and end.si_status == signal.SIGKILL
@@ -256,9 +256,9 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
 
 
 def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
-    """Yield the counters of a process, given the lines of its /proc/<pid>/cgroup; none if its group is hidden.
+    """Yield the counter files of a process's groups, found by the lines of its /proc/<pid>/cgroup; none if hidden.
 
-    In version 2 a group also counts the kills of groups below, so the counters of all groups above follow.
+    In version 2 a group also counts the kills in its subgroups, so the files of all groups above are included.
     """
     is_v2, inside = mount.version == "v2", ".."
     for number, controllers, path in (line.split(":", 2) for line in lines):

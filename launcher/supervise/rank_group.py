@@ -79,7 +79,7 @@ class RankGroup:
         self.spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:
-        """Process finished starts. Return the pids of new ranks, and the ends of ranks that failed to start."""
+        """Process finished starts. Return the pids of new ranks, and the exits of ranks that failed to start."""
         pids, exits = [], []
         for result in self.spawner.take():
             rank = result.global_rank
@@ -95,16 +95,16 @@ class RankGroup:
         return pids, exits
 
     def look_at_the_dead(self) -> None:
-        """Record information that the system has only until children are reaped. Call it before reaping."""
+        """Record OOM kills of exited ranks, which can be detected only until the ranks are reaped."""
         self._looks_s = time.monotonic()
         for pid in self._exit_order.collect():
             if pid in self._running and self._oom.killed(pid):
                 self.oom_killed.add(self._running[pid][0])
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
-        """Record the ends of reaped processes, by pid. Return the ranks among them, in order of their ends.
+        """Record the statuses of reaped processes, keyed by pid. Return the exits of ranks, in order of exit.
 
-        Other processes are child processes of ranks, or ranks whose pid the fork server has not reported yet.
+        The other processes are child processes of ranks, or ranks whose pid the fork server has not reported yet.
         """
         late_s, self._looked_s = time.monotonic() - self._looked_s, self._looks_s
         if self._expected:

@@ -1,4 +1,4 @@
-"""Checks of connections from this server to others, all at the same time.
+"""Checks if this server can connect to other servers, all at the same time.
 
 No data are sent to ports that may belong to ranks; an established connection is enough. The other server's probe port
 also echoes data, because a network path may allow connections but lose large packets:
@@ -40,7 +40,7 @@ _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 @dataclass
 class _Probe:
-    """One connection, with an echo check if `echoes`."""
+    """One connection attempt, with an echo check if `echoes`."""
 
     server_index: int
     connection: socket.socket
@@ -51,7 +51,7 @@ class _Probe:
 
 
 class ReachProbes:
-    """The probes from this server and those of other servers to it. Never blocks; call `step` when readable or due."""
+    """Probes from and to this server. Never blocks; call `step` when readable, or after `timeout_s`."""
 
     def __init__(self) -> None:
         self._listener: socket.socket | None = None  # on all addresses of this machine; None if no port is available
@@ -79,7 +79,7 @@ class ReachProbes:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until targets without a response are given up; None if no probe is running."""
+        """Seconds until unanswered probes are abandoned; None if no probe is running."""
         return None if self._order is None else max(0.0, self._until() - time.monotonic())
 
     def begin(self, order: ProbeReach) -> None:
@@ -94,7 +94,7 @@ class ReachProbes:
                     self._connect(target.server, address, port, echoes=number == 0)
 
     def step(self) -> ProbeResult | None:
-        """Return the result once it is complete. Also serves probes of other servers."""
+        """Process events, also of other servers' probes. Return the result once it is complete, else None."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
                 self._accept(self._listener)
@@ -115,7 +115,7 @@ class ReachProbes:
         return answer
 
     def close(self) -> None:
-        """May be called again."""
+        """Close all connections. May be called again."""
         self._forget()
         for connection, _ in self._callers.values():
             connection.close()
@@ -125,7 +125,7 @@ class ReachProbes:
             self._listener.close()
 
     def _until(self) -> float:
-        """Return the time until which responses are awaited, monotonic. A busy server may respond just before it."""
+        """Return the deadline for responses (monotonic), at least `MIN_LARGE_S` after large packets were sent."""
         sent = (probe.large_s + MIN_LARGE_S for probe in self._open.values() if probe.large_s is not None)
         return max(self._deadline, max(sent, default=0.0))
 
@@ -235,6 +235,6 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
-    """Return the listening TCP ports of these processes."""
+    """Return the TCP ports on which these processes listen."""
     listening = {link: port for link, (port, is_listening) in tcp_sockets().items() if is_listening}
     return tuple(sorted({listening[link] for pid in pids for link in open_links(pid) if link in listening}))

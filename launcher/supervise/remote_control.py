@@ -40,7 +40,7 @@ from launcher.supervise.stack_collection import StackCollection
 
 
 class RemoteControl:
-    """The control by a coordinator. It carries out the orders and reports events on this server."""
+    """Carries out the coordinator's orders on this server, and reports the server's events to the coordinator."""
 
     not_restarting = None  # only in the coordinator's report
     timeout_s = None  # nothing is scheduled
@@ -102,7 +102,7 @@ class RemoteControl:
                 pass
 
     def on_own_signal(self, number: int) -> bool:
-        """Report a signal that concerns all servers to the coordinator. Return True if this server has acted on it."""
+        """Report a signal to the coordinator if it concerns all servers. Return True if this server acted on it."""
         ends = ends_run(number, self._supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
@@ -175,7 +175,7 @@ class RemoteControl:
     # --- shutdown of an attempt ---
 
     def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
-        """End the ranks after a verdict, even without local evidence. They may have succeeded before others failed."""
+        """End the ranks after a verdict, even if they have no failure, or succeeded before others failed."""
         attempts = self._attempts
         if self._waits:
             is_ended = attempts.over[-1].cause is not Cause.FINISHED
@@ -209,7 +209,7 @@ class RemoteControl:
         self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
-        """Return a verdict from this server's evidence. It is never certain without evidence of the other servers."""
+        """Return a verdict from this server's evidence. Without other servers' evidence it is never certain."""
         present = self._attempts.present
         here = {rank.global_rank for rank in present.ranks}
         elsewhere = [rank for rank in range(present.world_size) if rank not in here]
@@ -237,7 +237,7 @@ class RemoteControl:
 
 
 class LinkServices:
-    """The upload of files and the collection of stacks. Owns the link. Only `finish_upload` and `close` block."""
+    """Uploads files and collects stacks for the coordinator. Owns the link. Only `finish_upload` and `close` block."""
 
     def __init__(
         self, link: Link, run_dir: RunDir, event_log: EventLog, global_ranks: Sequence[int], *, follows_another: bool
@@ -273,7 +273,7 @@ class LinkServices:
                 yield message
 
     def lose(self) -> bool:
-        """Close a lost link. Return True if it was lost since the last call."""
+        """Close the link if it is lost. Return True if that is new since the last call."""
         if self.link is None or self.link.lost is None:
             return False
         self._end_upload()
@@ -283,7 +283,7 @@ class LinkServices:
         return True
 
     def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
-        """Upload the remaining data; the coordinator waits for it. Stops early if `hears_kill` returns True."""
+        """Upload remaining data, for which the coordinator waits. Stop early if `hears_kill` returns True."""
         if self._upload is not None:
             left = self._upload.finish(hears_kill)
             self._end_upload()

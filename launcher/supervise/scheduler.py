@@ -1,6 +1,6 @@
 """MindSpore's scheduler, the rendezvous of an attempt's ranks, which runs next to rank 0.
 
-MindSpore's workers register with the scheduler in `init()` and unregister when they end. It is needed until the last
+MindSpore's workers register with the scheduler in `init()` and unregister when they end. It must run until the last
 worker on any server has left. It has no state to save, so it is killed without a grace period as soon as no rank
 needs it. An attempt may be over while its scheduler is still running.
 """
@@ -49,10 +49,10 @@ _REAP_S = 1.0  # after SIGKILL, for the process to end
 
 
 def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
-    """Return the variables with the address of an attempt's scheduler. Blocks while the name is resolved.
+    """Return the environment variables for the address of an attempt's scheduler. Blocks while resolving the name.
 
     The port is the one that torch programs use for their store, which MindSpore programs do not have. MindSpore
-    accepts only addresses. A name that cannot be resolved is passed on unchanged, and MindSpore reports the error.
+    accepts only IP addresses. A name that cannot be resolved is passed on unchanged, and MindSpore reports the error.
     """
     host = master_addr
     with suppress(OSError, UnicodeError):
@@ -61,15 +61,15 @@ def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
 
 
 def patience_s(lived_s: float) -> float:
-    """Return the seconds after a scheduler's failure during which ranks may still fail of the same cause.
+    """Return the seconds to wait, after a scheduler failed, for ranks that fail for the same reason.
 
-    This depends on the scheduler's lifetime `lived_s`, because ranks start at the same time and may be as slow to fail.
+    It depends on the scheduler's lifetime `lived_s`: ranks start at the same time, and may take as long to fail.
     """
     return min(max(lived_s, MIN_ALIKE_S), ALIKE_S)
 
 
 class Scheduler:
-    """The scheduler of one attempt. It is never started if the run has none or if rank 0 is on another server."""
+    """The scheduler of one attempt. It is not started if the run needs none, or rank 0 is on another server."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
@@ -140,7 +140,7 @@ class Scheduler:
 
     @property
     def is_missed(self) -> bool:
-        """True if the scheduler has failed, and ranks have had time to fail of the same cause."""
+        """True if the scheduler has failed, and ranks have had time to fail for the same reason."""
         if self._ended is None:
             return False
         if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:
@@ -161,7 +161,7 @@ class Scheduler:
         self._signal(signal.SIGSTOP if pauses else signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill the scheduler, which no rank needs any more. May be called at any time."""
+        """Kill the scheduler if it is running. Call this once no rank needs it any more."""
         self._killed = True
         self._signal(signal.SIGKILL)
 
@@ -182,7 +182,7 @@ class Scheduler:
         return was_there
 
     def _signal(self, number: int) -> None:
-        """Signal the process group, because its leader may be a shell that has started the scheduler."""
+        """Signal the scheduler's process group, because its leader may be a shell that started the scheduler."""
         if self._pid is not None:
             signal_rank(self._pid, number)
 
@@ -216,10 +216,9 @@ def _program(
 
 
 def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
-    """Start the scheduler next to this process, which is about to become rank 0 with this environment. Call it last.
+    """Start the scheduler of a run whose rank 0 this process becomes next, with `environment`. Call it last.
 
-    A child process starts the scheduler and ends it later, because engines only manage their own ranks. Raises OSError
-    if it cannot be started.
+    A child process starts the scheduler and later ends it: engines manage only their own ranks. May raise OSError.
     """
     program = _program(spec, environment, is_alone=len({rank.server_index for rank in spec.ranks}) == 1)
     rank_0 = os.getpid()

@@ -99,7 +99,7 @@ class Slowness:
         return Slow(global_rank, busy_s=_median(own), median_s=_median(usual), steps=STEPS)
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
-        """Return the rank's reference time and the factor that makes it slow; None if it is the only rank."""
+        """Return the busy time to compare with and the factor that makes the rank slow; None for the only rank."""
         if len(alike) > 2:
             return typical_s, FACTOR
         if len(alike) == 2:

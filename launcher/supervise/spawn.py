@@ -37,7 +37,7 @@ _READ_ONCE = (
 
 
 def become_subreaper() -> None:
-    """Adopt orphaned descendants, so that none can leave this process tree. Does nothing except on Linux."""
+    """Make orphaned descendants children of this process, so that none leaves its process tree. Linux only."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -62,9 +62,9 @@ class Program:
 
 
 def begin_log(log: Path, attempt: int) -> int:
-    """Write the line that separates attempts. Return the offset of this attempt's output.
+    """Append the line that separates attempts to a log. Return the offset at which this attempt's output starts.
 
-    Never raises. If the disk is full, earlier output still belongs to the earlier attempt.
+    Never raises. Even if the disk is full, earlier output counts for the earlier attempt.
     """
     if attempt == 0:
         return 0
@@ -93,7 +93,7 @@ class Complaints:
         self._reasons: dict[int, str] = {}
 
     def write(self, reason: str) -> None:
-        """Report why the child could not execute its program. Called in the child."""
+        """Send the agent the reason why the child could not execute its program. Called in the child."""
         # JSON needs at most twelve bytes per character, so no line exceeds the limit.
         line = json.dumps([os.getpid(), reason[: _MAX_COMPLAINT // 16]]).encode() + b"\n"
         os.write(self._writer, line)
@@ -122,7 +122,7 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return variables with different values in `environments` that Python or libraries read only at import."""
+    """Return variables that differ between `environments` and that Python or libraries read only at import."""
     shared = common(environments)
     names = {name for environment in environments for name in environment if name not in shared}
     return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))
@@ -176,7 +176,7 @@ def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
     """Execute the program in the child, or report why that failed. Never returns."""
     code = EXIT_NOT_EXECUTABLE
     try:
-        with _using("a session of its own"):
+        with _using("a new session"):
             os.setsid()
         signal_of_parents_end(signal.SIGKILL)
         if os.getppid() != agent_pid:
@@ -216,7 +216,7 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """Set `what` as the file name of errors from system calls without a path."""
+    """Give an OSError in this block `what` as its file name, for system calls without a path."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Starts the processes of ranks, by a fork server if there is one, otherwise individually."""
+"""Starts the processes of ranks: through a fork server if there is one, otherwise one by one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class _Preload:
     """The fork server, if there is one, and the ranks that it has been asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
-        """Prepare. `import_patience_s` limits how long the fork server may import without CPU use; None: no limit."""
+        """`import_patience_s` limits how long the fork server may use no CPU time while importing; None: no limit."""
         self.server: ForkServer | None = None
         self.pid = 0  # of the last fork server
         self.environment: Mapping[str, str] = {}  # of the fork server
@@ -104,7 +104,7 @@ class _Preload:
         self._event_log.record(Preloading(self.pid, modules))
 
     def take(self) -> tuple[list[StartResult], tuple[str, list[StartRequest]] | None]:
-        """Return new results of ranks. If the process was lost, also return the reason and the pending requests."""
+        """Return new start results. If the fork server was lost, also return the reason and the pending requests."""
         results: list[StartResult] = []
         lost = None
         for news in self._news():
@@ -131,7 +131,7 @@ class _Preload:
         return results, lost
 
     def end_if_idle(self) -> bool:
-        """End the process if `end_soon` was called and no request is pending. Return True if it has been ended."""
+        """End the fork server if `end_soon` was called and no request is pending. Return True if it was ended."""
         if self.server is None or not self._closing or self.forking:
             return False
         self.close()
@@ -142,7 +142,7 @@ class _Preload:
         self.end_if_idle()
 
     def close(self) -> None:
-        """Kill the process. May be called twice."""
+        """Kill the fork server. May be called twice."""
         if self.server is not None:
             if self.server.kill():
                 self.killed.add(self.server.pid)
@@ -171,7 +171,7 @@ class _Preload:
 
 
 class Spawner:
-    """A starter of ranks for all attempts of a run. `ask` requests starts, and `take` returns the results.
+    """Starts the ranks for all attempts of a run. `ask` requests starts, and `take` returns the results.
 
     Each `take` starts at most one process directly, so that its owner can handle events in between.
     """
@@ -186,7 +186,7 @@ class Spawner:
         *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """Prepare. `descriptors`: by global rank, descriptors that a rank inherits unless a fork server forks it."""
+        """`descriptors`: by global rank, descriptors that the rank inherits unless a fork server forks it."""
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
@@ -211,7 +211,7 @@ class Spawner:
 
     @property
     def processes(self) -> Collection[int]:
-        """The processes that must survive the end of ranks, to fork them again."""
+        """Processes that must outlive the current ranks, because they fork the ranks of the next attempt."""
         return self._preload.processes
 
     @property
@@ -221,7 +221,7 @@ class Spawner:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `take` has work to do without any event; None if there is none."""
+        """Seconds until `take` must be called even without an event; None if that is not necessary."""
         if self._not_wanted or (self._waiting and (self._preload.server is None or self._preload.ready)):
             return 0.0
         return self._preload.timeout_s
@@ -283,17 +283,17 @@ class Spawner:
                 self._run_dir.preload_log.unlink()
 
     def _begin_preloading(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start a fork server for ranks with these environments, unless they need different imports."""
+        """Start a fork server for ranks with these environments, unless their differences affect imports."""
         if self._python is None:
             return
         if differing := ", ".join(read_at_import(environments)):
-            reason = f"they have different values of {differing}, which imports read"
+            reason = f"they have different values of {differing}, which modules read when imported"
             self.event_log.record(Trouble(f"ranks start one by one: {reason}"))
         else:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
     def _report_lost(self) -> None:
-        """Report why the fork server is lost, unless it never ran and ranks will report the reason themselves."""
+        """Report why the fork server is lost, unless its Python did not start: ranks then report that."""
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return
         if self._preload.imitable or self._preload.status not in NO_PYTHON:

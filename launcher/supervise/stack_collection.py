@@ -1,4 +1,4 @@
-"""Collects the stacks of a server's ranks, for a client's request to the run's coordinator."""
+"""Collects the stacks of a server's ranks when a client of the coordinator asks for them."""
 
 from __future__ import annotations
 

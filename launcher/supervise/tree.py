@@ -1,4 +1,4 @@
-"""All processes below this one: reap them, ask them to end, and kill them, by signals or by a control group (cgroup).
+"""Reaps, terminates and kills all descendants of this process, by signals or a control group (cgroup).
 
 Agents are subreapers, so descendants cannot leave the tree by a double fork or a new session. If no child is left, no
 descendant is left. Processes that were there before the run are `bystanders`. Nothing is imported during the shutdown
@@ -34,7 +34,7 @@ _sessions: set[int] = set()
 
 
 def spare_bystanders() -> None:
-    """Exclude all current descendants of this process, and the rest of its session, from the functions of this module.
+    """Make this module ignore all current descendants of this process, and the rest of its session.
 
     Call it before the agent is forked.
     """
@@ -45,7 +45,7 @@ def spare_bystanders() -> None:
 
 
 def forget_bystanders() -> None:
-    """Forget the launcher's bystanders in an agent. They are not below the agent, and their pids may be reused."""
+    """In an agent, forget the launcher's bystanders: they are not below the agent, and pids may be reused."""
     _bystanders.clear()
     _sessions.clear()
 
@@ -84,7 +84,7 @@ def something_left() -> bool:
 
 
 def descendants(spared: Collection[int] = ()) -> list[int]:
-    """Return the pids of living processes below this one, except bystanders, `spared` and processes below these.
+    """Return the pids of living descendants, except bystanders, `spared`, and descendants of either.
 
     Empty without /proc.
     """
@@ -92,7 +92,7 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
 
 
 def _below(spared: Collection[int] = ()) -> list[Stat]:
-    """Return all processes below this one, including zombies, except excluded processes and those below them."""
+    """Return all descendants, including zombies, except bystanders, `spared`, and descendants of either."""
     try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -141,10 +141,10 @@ def signal_everything(leaders: Iterable[int], number: int, spared: Collection[in
 
 
 class Ending:
-    """The shutdown of processes: SIGTERM, `grace_s` seconds, then SIGKILL until nothing is left.
+    """Shuts down processes: SIGTERM, `grace_s` seconds to exit, then SIGKILL until none is left.
 
     It never blocks. Its owner sleeps until `timeout_s` has passed or a child has ended, reaps, and calls `step`.
-    Processes in `spared` are kept until that set is emptied. `kill_group` may kill many processes at once (a cgroup).
+    Processes in `spared` are kept until that set is emptied. `kill_group` may kill a whole cgroup before each SIGKILL.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Ending:
         on_kill: Callable[[int], object] = lambda _count: None,
         kill_group: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start at once, or with `begin` if `grace_s` is None. Calls of `hurry` before the start are ignored."""
+        """Start at once, or if `grace_s` is None, when `begin` is called. Until the start, `hurry` has no effect."""
         self._leaders = leaders
         self._on_kill = on_kill
         self._kill_group = kill_group
@@ -181,7 +181,7 @@ class Ending:
 
     @property
     def is_unkillable(self) -> bool:
-        """True if processes have survived SIGKILL for too long to wait for them."""
+        """True if processes have survived SIGKILL for so long that waiting any longer is pointless."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
     def hurry(self, grace_s: float = 0.0) -> None:
@@ -204,7 +204,7 @@ class Ending:
 
 
 class RunGroup:
-    """A control group for the run, below the launcher's version 2 group. Does nothing if it cannot be created.
+    """A control group for the run, below the launcher's version 2 group. If it cannot be created, methods do nothing.
 
     It kills all its members atomically, even processes that fork faster than signals can reach them.
 

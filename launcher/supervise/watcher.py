@@ -45,7 +45,7 @@ _MAX_ENVIRON_BYTES = 8 << 20
 
 
 class Watcher:
-    """The launcher's handle of the watcher. Start it before the agent is forked, so both hold the pipe open."""
+    """The launcher's handle for the watcher. Start it before the agent is forked, so both hold the pipe open."""
 
     def __init__(self, run_dir: RunDir) -> None:
         """Fork the watcher, or raise OSError. Call it while signals are blocked; the watcher never unblocks them."""

@@ -175,5 +175,5 @@ def test_an_agent_of_a_job_that_ends_leaves_the_others_alone(slurm, tmp_path, st
 def test_servers_that_are_no_nodes_of_the_job_are_named(slurm):
     done = slurm(("--nodelist=h1",), ["h1", "10.77.0.2"], devices=1)
     assert done.returncode == 1
-    assert "10.77.0.2 of the rank table is no node of job" in done.stderr
+    assert "10.77.0.2 of the rank table is not a node of job" in done.stderr
     assert "which has h1\nhint: request the table's servers: --nodelist=h1,10.77.0.2" in done.stderr

@@ -190,7 +190,7 @@ def test_hosts_in_another_order_than_the_table_s_are_refused(two_hosts, mpirun, 
     )  # fmt: skip
     assert done.returncode == 3, done.stderr
     told = re.findall(
-        r"rank \d is on server (\S+) \(h\d\), and the rank table has ranks \S+ on server (\S+)", done.stderr
+        r"rank \d is on server (\S+) \(h\d\), but the rank table has ranks \S+ on server (\S+)", done.stderr
     )
     assert set(told) <= {("10.77.0.2", "10.77.0.1"), ("10.77.0.1", "10.77.0.2")}
     assert 1 <= len(told) == len(set(told))

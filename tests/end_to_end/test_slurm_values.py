@@ -150,7 +150,7 @@ def test_servers_that_no_node_can_be_are_refused(place):
     place.environment["PYTHON"] = sys.executable
     done = place("salloc", "--quiet", "sh", "-c", loop, "-", *tables)
     assert done.stdout.split() == ["3"] * len(NO_NODES), done.stderr
-    assert done.stderr.count("error: ") == done.stderr.count("of the rank table is no node of job") == len(NO_NODES)
+    assert done.stderr.count("error: ") == done.stderr.count("of the rank table is not a node of job") == len(NO_NODES)
     assert "\x1b" not in done.stderr
     assert "error: n1\\n of the" in done.stderr
     assert "--nodelist=$" not in done.stderr

@@ -83,7 +83,7 @@ def test_a_short_name_that_two_servers_have_proves_nothing():
     assert local_servers((one, other), host("h1.a.org")) == (one,)
     told_apart = server("h1.b.org", 2, host_ip="10.77.0.1")
     assert local_servers((one, told_apart), host("h1")) == (told_apart,)
-    with pytest.raises(RefusedLayoutError, match=r"matches several servers: h1\.a\.org, h1\.b\.org, and"):
+    with pytest.raises(RefusedLayoutError, match=r"matches several servers: h1\.a\.org, h1\.b\.org, but"):
         check(Cluster((one, other)), 0, host("h1"))
 
 
@@ -99,7 +99,7 @@ def test_what_others_call_a_machine_counts_as_its_own_name_does():
     assert local_servers(table.servers, node) == (table.servers[0],)
     assert local_servers((server("h1"), server("h2", 2)), node) == (server("h1"),)
     assert check(table, 0, node) is None
-    with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), and the rank table has ranks 2-3 on"):
+    with pytest.raises(RefusedLayoutError, match=r"rank 2 is on server n7 \(h1\), but the rank table has ranks 2-3 on"):
         check(table, 2, node)
     with pytest.raises(RefusedLayoutError, match=r"rank 0 is on n9 \(h1\), which is not one of the table's servers"):
         check(table, 0, stranger)
@@ -132,12 +132,12 @@ STRANGER = host("h9", ["10.9.9.9"])
 
 @pytest.mark.parametrize(("global_rank", "here", "said", "error", "hint"), [
     (
-        3, host(), None, "rank 3 is on server 10.77.0.1 (h1), and the rank table has ranks 2-3 on server 10.77.0.2",
+        3, host(), None, "rank 3 is on server 10.77.0.1 (h1), but the rank table has ranks 2-3 on server 10.77.0.2",
         "10.77.0.1 slots=2, 10.77.0.2 slots=2",
     ),
     (0, STRANGER, None, "rank 0 is on h9, which is not one of the table's servers", "--server or TLAUNCH_SERVER"),
-    (3, STRANGER, "10.77.0.1", "rank 3 is on server 10.77.0.1 (--server), and the rank table has", ""),
-    (3, STRANGER, "h2", "--server h2: the rank table has no such server", "its servers are 10.77.0.1, 10.77.0.2"),
+    (3, STRANGER, "10.77.0.1", "rank 3 is on server 10.77.0.1 (--server), but the rank table has", ""),
+    (3, STRANGER, "h2", "--server h2: the rank table has no such server", "use one of its servers: 10.77.0.1, 10.77.0.2"),
 ], ids=["another", "unknown", "said another", "said none"])  # fmt: skip
 def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, error, hint):
     with pytest.raises(UsageError if said == "h2" else RefusedLayoutError, match=re.escape(error)) as refused:

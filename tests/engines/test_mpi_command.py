@@ -142,7 +142,7 @@ def test_no_hostfile_has_a_comma_in_its_path(monkeypatch):
     (path,) = command(Dialect.OPEN_MPI_5, directory=Path("/runs/a,b")).files
     assert "," not in str(path)
     monkeypatch.setattr("tempfile.tempdir", "/tmp/x,y")
-    with pytest.raises(UsageError, match="at a comma"):
+    with pytest.raises(UsageError, match="because of the comma"):
         command(Dialect.OPEN_MPI_5, directory=Path("/runs/a,b"))
 
 

@@ -58,7 +58,7 @@ def test_a_server_with_more_ranks_than_cpus_is_told():
 def test_servers_that_are_no_nodes_are_all_named():
     with pytest.raises(RefusedLayoutError) as error:
         nodes_of(SLURM_JOB, servers("n1", "10.0.0.9", "n11"))
-    assert error.value.message == "10.0.0.9, n11 of the rank table are no nodes of job 12, which has n1, n2, n3"
+    assert error.value.message == "10.0.0.9, n11 of the rank table are not nodes of job 12, which has n1, n2, n3"
     assert "--nodelist=n1,10.0.0.9,n11" in error.value.hint
     # A name of two nodes is no node's.
     job = replace(SLURM_JOB, nodes=(Node("a", "localhost", "127.0.0.1"), Node("b", "localhost", "127.0.0.1")))

@@ -1,4 +1,4 @@
-"""The job of ranks, as templates see it. Pure."""
+"""The job that starts the ranks, as templates see it. Pure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class JobOptions:
 
 @frozen
 class Job:
-    """The variables of a template, with the fields of `wishes`."""
+    """The variables that a template can use, together with the fields of `wishes`."""
 
     wishes: JobOptions
     version: str

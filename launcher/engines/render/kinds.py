@@ -12,11 +12,12 @@ from launcher.rank_table.hostfiles import is_host_name
 
 MAX_POD_NAME = 52  # a pod's name appends an index and five letters, and is a label of at most 63 characters
 _SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HINT_NAME = "name it with letters, digits and underscores"
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def plain_host_names(job: Job) -> None:
-    """Raise for names that the file's reader would misread: spaces, colons, leading dashes."""
+    """Raise for server names that the file's reader would misread: with spaces, colons or leading dashes."""
     for server in job.servers:
         check_host_name(server.name)
 
@@ -43,13 +44,13 @@ def check_no_colon(name: str) -> None:
 
 
 def hosts_hold_runs_of_ranks(job: Job) -> None:
-    """Refuse ranks that do not fill the workers of an MPIJob from the first to the last."""
+    """Raise if ranks of a server are not consecutive, because a hostfile fills an MPIJob's workers in order."""
     seen: set[str] = set()
     for block in job.blocks:
         if block.name in seen:
             raise RefusedLayoutError(
-                f"the ranks of server {block.name} do not follow each other, which a hostfile cannot say",
-                hint="--flavor job takes any order",
+                f"the ranks of server {block.name} are not consecutive, which a hostfile cannot express",
+                hint="use --flavor job, which accepts any order",
             )
         seen.add(block.name)
 
@@ -74,7 +75,7 @@ def a_shell_exports_secrets(job: Job) -> None:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
                 f"--env {name}: its value looks secret, and a shell cannot export a variable of that name",
-                hint="name it with letters, digits and underscores, or have the program read its value from a file",
+                hint=f"{_HINT_NAME}, or have the program read its value from a file",
             )
 
 
@@ -82,20 +83,20 @@ def no_equals_sign_in_program(job: Job) -> None:
     if "=" in job.command[0]:
         raise UsageError(
             f"{job.command[0]!r}: `env` would treat a program with '=' in its name as a variable",
-            hint="use another name for it: a link or a script",
+            hint="start it through a link or a script without '=' in its name",
         )
 
 
 def check_msrun_numbering(job: Job) -> None:
-    """Raise if msrun cannot start this table: it numbers ranks and devices from 0, equally many per server."""
+    """Raise if msrun cannot start this table. msrun counts ranks and devices from 0, equally many per server."""
     count = len(job.servers[0].ranks)
     for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):
         first = server.index * count
         for local_rank, rank in enumerate(server.ranks):
             if (len(server.ranks), rank.global_rank, rank.device_id) != (count, first + local_rank, local_rank):
                 raise RefusedLayoutError(
-                    f"msrun would give device {local_rank} of server {server.name} rank {first + local_rank}, and as many "
-                    f"ranks to each server; here device {rank.device_id} has rank {rank.global_rank}",
+                    f"msrun starts {count} ranks on each server, and rank {first + local_rank} on device {local_rank} of "
+                    f"server {server.name}; in this table, device {rank.device_id} of it has rank {rank.global_rank}",
                     hint="use `tlaunch run` or `tlaunch render bash`, which accept any table",
                 )
 
@@ -111,7 +112,7 @@ def msrun_starts_by_python(job: Job) -> None:
 def a_shell_exports_variables(job: Job) -> None:
     for name in job.user_env:
         if not _SHELL_NAME.fullmatch(name):
-            raise UsageError(f"--env {name}: a shell cannot export a variable of that name", hint="name it otherwise")
+            raise UsageError(f"--env {name}: a shell cannot export a variable of that name", hint=_HINT_NAME)
 
 
 def name_of_a_pod(job: Job) -> None:

@@ -70,7 +70,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
 
 
 def pods_note(cluster: Cluster) -> str:
-    """Return a warning if the table has addresses of certain machines, since Kubernetes places pods on any; else ""."""
+    """Return a warning if the table has addresses, since Kubernetes may place pods on other machines; else ""."""
     found = next((f"{name} {value}" for server in cluster.servers for name, value in _addresses(server)), None)
     if found is None:
         return ""
@@ -92,7 +92,7 @@ def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool
 
 
 def _why_kept(cluster: Cluster) -> str | None:
-    """Return the part of the table that is valid only on its own servers, or None."""
+    """Return a phrase that names the part of the table that is valid only on its own servers, or None."""
     counts = {len(server.devices) for server in cluster.servers}
     if len(counts) > 1:
         return f"its servers have {min(counts)} to {max(counts)} devices"

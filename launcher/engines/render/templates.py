@@ -1,4 +1,4 @@
-"""Fill a template; filters write values in each format."""
+"""Fill a template. Its filters write values in the syntax of each format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sh(value: Any) -> str:
 
 
 def yaml(value: Any) -> str:
-    """Return `value` as a YAML scalar: JSON is one, once the characters that only JSON allows are escaped."""
+    """Return `value` as a YAML scalar: as JSON, which is valid YAML if characters forbidden in YAML are escaped."""
     if not isinstance(value, str):
         return json.dumps(value)
     return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(_text(value), ensure_ascii=False))
@@ -48,7 +48,7 @@ def yaml_block(value: Any, indent: int) -> str:
 
 
 def sbatch(value: Any) -> str:
-    """Return `value` as an argument of an #SBATCH line, which ends with the line and supports double quotes."""
+    """Return `value` as an argument in an #SBATCH line, which may be double-quoted but not contain a line break."""
     text = _text(value)
     if not text.isprintable():
         raise UsageError(f"{text!r} cannot be written in an #SBATCH line", hint="remove control characters")

@@ -36,23 +36,23 @@ _OF_PROCESS = "The process failed with this error:"
 
 @frozen
 class ChildError:
-    """The error of a child process, with the traceback to show. `is_sure` means that the process did not handle it."""
+    """The error of a child process, with the traceback to show. `is_sure`: the process did not handle the error."""
 
     found: FoundTraceback
     is_sure: bool = True
 
 
 def is_of_child(kind: str) -> bool:
-    """Return True if exceptions of class `kind` only report that a process failed. Its error may be in the log."""
+    """Return True if exceptions of class `kind` only report a failed process, whose own error may be in the log."""
     return kind.rpartition(".")[2] in {"ChildFailedError", "CalledProcessError"}
 
 
 def child_error(
     kind: str, message: str, traceback: str | None, above: Sequence[FoundTraceback] = ()
 ) -> ChildError | None:
-    """Return the error of the child process that an exception of class `kind` reports; None if it reports none.
+    """Return the child process's error that an exception of class `kind` reports; None if it does not report one.
 
-    `above` holds the tracebacks above the exception's own in the log, in order.
+    `above` holds the tracebacks that precede the exception's own traceback in the log, in order.
     """
     name = kind.rpartition(".")[2]
     if name == "ChildFailedError":
@@ -70,7 +70,7 @@ def child_error(
 
 
 def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
-    """Return the error whose traceback is quoted in `message`, prefixed by the program's own text before it."""
+    """Return the error whose traceback `message` quotes, prefixed by any text of the program before the quote."""
     found = find_traceback(message)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceb
 
 
 def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the first failure of torchrun's processes. If its location is unknown, do not show torchrun's own."""
+    """Return the first failure of torchrun's processes. If its location is unknown, show none, not torchrun's."""
     first = _FIRST_IN_TABLE.search(message)
     if first is None:
         return None

@@ -1,7 +1,7 @@
 """Error patterns that distinguish a rank's own failure from the consequence of another rank's exit or absence.
 
 Communication libraries report consequences by specific messages. The tables below list them with the library. General
-errors of sockets and pipes are doubtful, because a rank also communicates with file servers and trackers. For them the
+errors of sockets and pipes are doubtful, because a rank also communicates with file servers and trackers. There, the
 location of the exception decides. An error without a pattern is the rank's own fault.
 """
 
@@ -20,7 +20,7 @@ INNERMOST_FRAMES = 4  # there may be wrappers for logging and retries between th
 
 
 class Kind(str, Enum):
-    """The kind of a failure. The value completes "rank 3 ..."."""
+    """The kind of a failure. The value completes a sentence that begins with "rank 3"."""
 
     OWN_FAULT = "failed by itself"
     PEER_CLOSED = "lost the connection to another rank"  # a peer is dead
@@ -150,7 +150,7 @@ _RANK = re.compile(r"(?<!\d)\d{1,9}(?!\d)")
 
 
 def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
-    """Return the symptom of an exception. In doubtful cases the `traceback` decides."""
+    """Classify an exception. If its message is ambiguous, the innermost frames of `traceback` decide."""
     text = f"{type_name.rpartition('.')[2]}: {message}"[:LAST_WORDS_CHARS]
     if found := _first((*_OWN, *_FRAMEWORKS), text):
         return found
@@ -163,15 +163,15 @@ def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
 
 
 def of_log(tail: str) -> Symptom:
-    """Return the symptom in the last lines of a log without an exception. C++ libraries, for example, print and abort.
+    """Classify a failure without an exception by the end of its log. C++ libraries, for example, print and abort.
 
-    Only messages of communication libraries count, because any log may contain general messages.
+    Only known messages of libraries count, because any log may contain general messages such as "Broken pipe".
     """
     return _first((*_OWN, *_FRAMEWORKS), tail[-LAST_WORDS_CHARS:]) or Symptom(Kind.OWN_FAULT)
 
 
 def unconnected(tail: str) -> str:
-    """Return the last message about a failed connection if a log repeats it, or an empty string."""
+    """Return a log's last message about a failed connection if attempts were repeated; else an empty string."""
     found = [match for line in tail.splitlines() if (match := _UNCONNECTED.search(line))]
     enough = len(found) >= MIN_RETRIES or any(match["tried_long"] for match in found)
     return found[-1][0][:SHOWN_CHARS].strip() if enough else ""

@@ -87,7 +87,7 @@ class FailureSummary:
 
     @property
     def exact(self) -> bool:
-        """True if `time_ns` is the time of the failure itself instead of the noticed exit."""
+        """True if `time_ns` is the time of the failure itself, not the time when the exit was noticed."""
         return self.evidence.failure is not None and self.evidence.failure.time_ns is not None
 
     @property
@@ -121,8 +121,8 @@ def failed(evidence: RankEvidence) -> bool:
 def summarize(evidence: RankEvidence) -> FailureSummary:
     """Summarize the failure of a rank.
 
-    The first available source is used: the hook's record, a signal, the traceback in the log, or the exit code. If the
-    program may have handled the exception of the traceback, no verdict is certain.
+    The first available source is used: the hook's record, a signal, the traceback in the log, or the exit code. A
+    verdict based on a logged exception is never certain if the program may have handled the exception.
     """
     failure, logged = evidence.failure, evidence.logged
     if evidence.exit_reason is not None:
@@ -163,7 +163,7 @@ def _signal_below_shell(evidence: RankEvidence) -> int | None:
 
 
 def _status(evidence: RankEvidence) -> int:
-    """Return the exit status of a rank, or of its failure record while it is running."""
+    """Return the exit status of a rank; for a running rank, the status in its failure record."""
     if evidence.status is not None:
         return evidence.status
     return evidence.failure.status if evidence.failure else 1
@@ -211,7 +211,7 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
 
 
 def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
-    """Summarize the failure of a program that exited by itself. Its output is only doubtful evidence."""
+    """Summarize the failure of a program that exited by itself. Its output is uncertain evidence of the cause."""
     failure, found = evidence.failure, _own_if_named(evidence, of_log(evidence.log_tail))
     # A program that exits by itself leaves a record or a traceback. If Open MPI exits it, there is neither.
     if evidence.open_mpi and not failure and evidence.status == OPEN_MPI_LOST_A_PEER and not found.evidence:
@@ -240,7 +240,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:
-    """Return `symptom`, changed to OWN_FAULT if it blames the rank itself."""
+    """Return `symptom`, changed to OWN_FAULT if its message blames this same rank."""
     return Symptom(Kind.OWN_FAULT, symptom.evidence) if evidence.global_rank in symptom.named else symptom
 
 
@@ -267,10 +267,10 @@ _FRAME = re.compile(
 
 
 def explained(kind: str, message: str, traceback: str | None) -> tuple[str, str | None, str | None]:
-    """Return the cause of an exception of class `kind`: a dataset exception, a line of the network, or itself.
+    """Return the cause in a MindSpore exception: an exception in a dataset, a line of the network, or itself.
 
-    The values are what happened ("KeyError: 'label of image 40'"); the line in the program's code, if it is not a frame
-    of the exception; and the frames that lead there with the exception.
+    The values are what happened ("KeyError: 'label of image 40'"); the line in the program's code, unless the traceback
+    shows it; and the traceback to show.
     """
     before, sections = sections_in(message)
     raised = find_traceback(sections.get(CALL_STACK, ""))

@@ -63,7 +63,7 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
 
 
 def tracebacks_of_children(log: Path, offset: int) -> tuple[FoundTraceback, ...]:
-    """Return up to `MAX_CHILDREN` tracebacks above the last one, in order, from the last `TAIL_BYTES` of the log."""
+    """Return up to `MAX_CHILDREN` tracebacks before the last one, in order, from the last `TAIL_BYTES` of a log."""
     return tuple(map(_masked, tracebacks_above(_end_of(log, offset, TAIL_BYTES))[-MAX_CHILDREN:]))
 
 

@@ -1,4 +1,4 @@
-"""Finds the missing rank: if all failures are consequences, the living or exited rank that the others waited for."""
+"""Finds the missing rank: if all failures are consequences, the living or exited rank that other ranks waited for."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def joins(stack: RankStack | None) -> bool:
 
 
 def hang_at(rank: RankEvidence) -> str | None:
-    """Return the signature of a hang, or None if its location is unknown or a collective."""
+    """Return a signature of the location of a hang; None if the location is unknown or in a collective."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
         return None
     return f"hang at {rank.stack.place.partition(' in ')[0]}"
@@ -97,7 +97,7 @@ class _Rules:
     def stopped(self) -> list[MissingRank]:
         """Return the stopped ranks.
 
-        If all other ranks are at one location, they count as waiting, because C libraries have no frames that show it.
+        If all other ranks are at one location, they count as waiting: a wait inside a C library leaves no Python frame.
         """
         others = [rank for rank in self._healthy if rank.alive and not stopped(rank) and not _waits(rank)]
         wait = len(others) >= MIN_ALIKE and len({_place(rank) for rank in others}) == 1
@@ -112,7 +112,7 @@ class _Rules:
         return [MissingRank(rank, "leaves the group", f"{_doing(rank)}; {closes}") for rank in leavers]
 
     def unconnected(self) -> list[MissingRank]:
-        """Return the rank that no other rank can reach, or the first rank of each server that cannot connect.
+        """Return the only rank that others cannot reach, or each server's first rank that cannot connect.
 
         Applies only while all ranks are joining.
         """
@@ -140,7 +140,7 @@ class _Rules:
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
     def odd(self) -> list[MissingRank]:
-        """Return the rank at a different location while all others are at the same one, where they may be waiting."""
+        """Return the one rank at a different location if all others share a location, where they may be waiting."""
         living = [rank for rank in self._healthy if rank.alive]
         [(usual, times), *others] = Counter(map(_place, living)).most_common() or [("", 0)]
         if self._waiting not in {0, len(self._evidence)} or times < MIN_ALIKE or [each[1] for each in others] != [1]:
@@ -152,8 +152,8 @@ class _Rules:
     def busy(self) -> list[MissingRank]:
         """Return living ranks that are known to do something other than waiting for other ranks.
 
-        Of several, exclude ranks at the location where another rank timed out. They are waiting, too, in a C library
-        without frames.
+        If there are several, ranks at a location where another rank timed out are excluded. They wait, too, in a C
+        library that leaves no Python frames.
         """
         found = [
             (rank, seen)
@@ -172,9 +172,9 @@ class _Rules:
         ]
 
     def ended(self) -> list[MissingRank]:
-        """Return ranks that exited successfully before the first failure, judging by the times of noticed exits.
+        """Return ranks that exited successfully before the first failure, judging by when the exits were noticed.
 
-        Returns none if all ranks except the failed one did. Then the failed rank is the exception.
+        If every rank but the failed one did, returns an empty list: then the failed rank is the odd one.
         """
         first_ns = self._summaries[0].time_ns if self._summaries else None
         ended = [rank for rank in self._healthy if rank.status == 0]
@@ -226,7 +226,7 @@ def _doing(rank: RankEvidence) -> str:
 
 
 def _place(rank: RankEvidence) -> str:
-    """Return a rank's location; for a rank in a collective only its name, because the calling lines may differ."""
+    """Return a rank's location. In a collective this is only its name, because the lines that call it may differ."""
     if rank.stack is None:
         return ""
     return rank.stack.doing.partition(", called ")[0] if rank.stack.in_collective else rank.stack.doing

@@ -1,4 +1,4 @@
-"""Finds the state of a process without a stack handler, by py-spy or from /proc."""
+"""Finds the state of a process that has no handler for the stack signal, by py-spy or from /proc."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def seen_from_outside(found: Stat) -> RankStack:
 
 
 def waited_for(found: Stat) -> Stat:
-    """Return the program that a shell waits for, or the process itself if it does not wait for a child."""
+    """Return the process that a shell waits for, or the given process if it does not wait for a child."""
     for _ in range(DEEPEST):
         if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
             break
@@ -73,7 +73,7 @@ class PySpy:
 
     @classmethod
     def useful(cls, pid: int) -> bool:
-        """Return True if py-spy is installed and may inspect `pid`, which must be a Python program."""
+        """Return True if `pid` is a Python program, and py-spy is installed and may inspect it."""
         try:
             program = os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))  # noqa: PTH115, PTH119
         except OSError:

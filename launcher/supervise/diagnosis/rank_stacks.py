@@ -1,8 +1,8 @@
 """Collects the stacks of all ranks without ending or delaying any rank.
 
 In a Python rank started by tlaunch, faulthandler appends the stacks to stacks.log when STACKS_SIGNAL arrives. Its
-handler is C code that does not need the interpreter or its lock. The signal would end a process without a handler, so
-it is not sent there. Instead py-spy shows the stacks if it is installed, or /proc shows what the process waits for.
+handler is C code that does not need the interpreter or its lock. Any other process would be ended by the signal, so it
+is not sent one: py-spy shows its stacks if installed, else /proc shows what the process waits for.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # too many py-spies are run
 
 @frozen
 class Target:
-    """A rank to collect the stack from. `pid` must belong to the rank, and must not be reused meanwhile."""
+    """A rank whose stack is requested. `pid` must be the rank's process, and must not be reused meanwhile."""
 
     pid: int
     stacks_log: Path  # where its handler writes
@@ -45,7 +45,7 @@ class Target:
 class Gathering:
     """A non-blocking request for the stacks of all targets. Call `step` after each `timeout_s` until `done`.
 
-    Several processes may request stacks of the same ranks. They take turns by a lock on stacks.log.
+    Several processes may request stacks of the same ranks. They take turns by locking stacks.log.
     """
 
     def __init__(self, targets: Mapping[int, Target], limit_s: float = LIMIT_S, sources: Sources | None = None) -> None:
@@ -110,7 +110,7 @@ def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int,
 
 
 def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> tuple[StackGroup, ...]:
-    """Group ranks at the same location, the smallest group first. Of equal groups, one outside collectives is first.
+    """Group ranks by location, the smallest group first. Of equally large groups, those outside collectives are first.
 
     Ranks in a collective are in the same group only if they are in the same step.
     """
@@ -126,7 +126,7 @@ def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> t
 
 
 def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
-    """Return one line, the largest group first: "7 ranks wait in all_reduce at step 12; rank 3 is at a.py:8 in load".
+    """Summarize groups, the largest first: "7 ranks wait in all_reduce at step 12; rank 3 is at a.py:8 in load".
 
     `whole` means that the groups contain all ranks.
     """
@@ -159,7 +159,7 @@ class _Question:
         self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the stack if it has arrived. With `patient`, wait for other processes that ask the same rank."""
+        """Return the stack, or None if it has not arrived. `patient`: wait while another process asks this rank."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -171,7 +171,7 @@ class _Question:
         return self._look(now) if self._log is not None else self._ask(found, patient=patient)
 
     def give_up(self) -> RankStack | None:
-        """Return the best description when time is over, or None if the rank has exited."""
+        """Return the best available description after the time limit, or None if the rank has exited."""
         if answer := self._read():
             return answer
         found = stat(self._pid)
@@ -192,7 +192,7 @@ class _Question:
             self._spy.close()
 
     def _ask(self, found: Stat, *, patient: bool) -> RankStack | None:
-        """Send the signal if the rank handles it; return None to wait for the answer, or a description without it."""
+        """Signal the rank if it handles the signal. Return None to wait for the stack, or a state from outside."""
         try:
             if not catches(self._pid, STACKS_SIGNAL):
                 program = waited_for(found).pid  # perhaps a child of a shell
@@ -221,7 +221,7 @@ class _Question:
         return None
 
     def _look(self, now: float) -> RankStack | None:
-        """Return the stack once the log has stopped growing and the handler is no longer running."""
+        """Return the stack if the log has stopped growing and the handler is no longer running; else None."""
         assert self._log is not None
         size = os.fstat(self._log).st_size
         if size != self._size:
@@ -239,6 +239,6 @@ class _Question:
 
 
 def _busy_with_signal(pid: int) -> bool:
-    """Return True if the signal is pending or its handler is running, during which the signal is blocked."""
+    """Return True if the signal is pending, or blocked, as it is while its handler runs."""
     fields = status(pid)
     return any(int(fields.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in ("SigPnd", "ShdPnd", "SigBlk"))

@@ -35,9 +35,9 @@ The rules, in this order, with the confidence of each:
 |     state, so they may be missing, too                         |                       | else unsure                |
 
 error_patterns.py recognizes consequences; evidence.py recognizes the exit code of Open MPI. If any rank failed by
-itself, a consequence is never the cause, even if it is earlier, because exits are noticed late. Only a doubtful
-consequence can be. The time of a failure comes from the hook in the rank; without one, it is the time of the noticed
-exit.
+itself, only a doubtful consequence can be the cause instead. Another consequence cannot, even if its time is earlier,
+because exits are noticed late. The time of a failure comes from the hook in the rank. Without the hook, it is the time
+when the exit was noticed.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ MIN_S = 0.0001  # a shorter time between two failures is not significant
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
     """Return the verdict on one attempt, without stacks.
 
-    `hung` holds the global ranks without progress. With the evidence of only one server, the cause may be a consequence
-    of a failure on another server.
+    `hung` holds the global ranks without progress. If the evidence covers only one server, the reported cause may be a
+    consequence of a failure on another server.
     """
     summaries = summaries_of(evidence)
     cause = first_by_itself(summaries)
@@ -96,7 +96,7 @@ def at_most_likely(verdict: Verdict) -> Confidence:
 
 
 def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
-    """Return the failure that is the cause, or None. `summaries` are in order of time."""
+    """Return the failure that is the root cause, or None if all are consequences. `summaries` are sorted by time."""
     own = [one for one in summaries if not one.symptom.consequence]
     doubtful = next((one for one in summaries if is_doubtful(one)), None)
     if doubtful is not None:
@@ -114,7 +114,7 @@ def is_doubtful(one: FailureSummary) -> bool:
 
 
 def _perhaps_before(one: FailureSummary, other: FailureSummary) -> bool:
-    """Return True if `one` may have failed before `other`, given late noticed exits and different clocks."""
+    """Return True if `one` may precede `other`, considering that exits are noticed late and clocks differ."""
     late_ns = 0 if one.exact else one.evidence.late_s * 1e9
     return one.order <= other.order or one.time_ns - other.time_ns <= late_ns + _clock_error_ns(one, other)
 
@@ -148,7 +148,7 @@ def _blame_failure(
 
 
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
-    """Return a verdict without a culprit, since every rank received the signal that ended the first."""
+    """Return a verdict without a culprit: the signal that ended the first rank was forwarded to all ranks."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
     others = [one for one in summaries if one not in ended]
     failures = (*(_failure(one, Role.CAUSE, "") for one in ended), *(_follower(one, cause) for one in others))
@@ -180,7 +180,7 @@ def _confidence(
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
-    """Return True if a rank of `alike` may have failed before `cause`. Two exact times count as certain."""
+    """Return True if a failure in `alike` may precede `cause`. If both times are exact, they decide."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 
@@ -242,7 +242,7 @@ def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary
 
 
 def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
-    """Return an unsure verdict that names the first failure, if all failures are consequences of an unknown cause."""
+    """Return an unsure verdict that names the first failure. For failures that are all consequences."""
     first = next((one for one in summaries if is_doubtful(one)), summaries[0])
     reason = f"it {first.symptom.kind.value}; no rank is known to have failed by itself or to be missing"
     return Verdict(
@@ -297,6 +297,6 @@ def _relative(one: FailureSummary, cause: FailureSummary) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Format a time with at most three digits: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
+    """Format a duration with at most three digits: "0.3 ms", "22 ms", "4.1 s", "130 s"."""
     value, unit = (abs(seconds) * 1000, "ms") if abs(seconds) < 1 else (abs(seconds), "s")
     return f"{value:.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}"

@@ -61,7 +61,7 @@ def read_scheduler_failure(
 ) -> SchedulerFailure:
     """Summarize the scheduler's failure from its status and its log after `log_offset` (bytes).
 
-    `reason` is the reason why it could not be started.
+    `reason`: why the scheduler could not be started, if it could not.
     """
     tail, logged = log_tail(log, log_offset, TAIL_BYTES), last_traceback(log, log_offset)
     summary = summarize(

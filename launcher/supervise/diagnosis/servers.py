@@ -17,8 +17,8 @@ The state of a lost server's ranks is unknown, unless the server had reported be
 | such a server, and no other machine responds               | the server   | likely                                 |
 | such a server, and the coordinator's machine was suspended | that machine | likely                                 |
 
-A server that had reported was lost after the failures in its report. So its loss is the cause only if there is no
-other.
+A server that had reported was lost after the failures in its report. So its loss is the cause only if no other cause
+is known.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def merge_evidence(
 ) -> Evidence:
     """Merge the evidence of all servers, with times converted to the coordinator's clock.
 
-    `ahead_ns` gives the offset of each server's clock to the coordinator's in nanoseconds, and `error_ns` its maximum
-    error. `unheard` are the global ranks without a report. For two ranks on different servers, the order of exits is
-    known only if enough time is between them.
+    `ahead_ns` is how far each server's clock is ahead of the coordinator's; `error_ns` is the maximum error of that.
+    `unheard` are the global ranks without a report. The order of exits on different servers is known only if their
+    times differ by more than the clock errors and the delays in noticing exits.
     """
     errors_ns = error_ns or {}
     ranks, scheduler = [], None
@@ -170,13 +170,13 @@ class LossEffect:
 
 
 def own_fault(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
-    """Return the cause if a rank is known to have failed by itself."""
+    """Return the failure that is the root cause if a rank certainly failed by itself, else None."""
     cause = first_by_itself(summaries)
     return None if cause is None or is_doubtful(cause) else cause
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
-    """Decide between the `verdict` on the received `evidence` and the losses of servers.
+    """Decide if the cause is the culprit of `verdict`, which is based on received `evidence`, or the loss of a server.
 
     `stalled_ns` is the latest time at which hanging ranks stopped making progress, or None if no rank hangs.
     """

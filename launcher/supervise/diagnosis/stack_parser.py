@@ -83,7 +83,7 @@ class Frame:
 
     @property
     def collective(self) -> bool:
-        """True if the frame waits for other ranks, judging by its file, or by its function outside the user's code."""
+        """True if the frame's file, or a library function's name, shows that it waits for other ranks."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file
@@ -111,7 +111,7 @@ class RankStack:
 
 
 def parse_faulthandler(data: bytes) -> Dump | None:
-    """Return the last dump in `data`, which may be truncated; None if there is no frame. Other text is ignored."""
+    """Return the last dump in `data`; None if it has no frame. It may be truncated; other text is ignored."""
     whole, _, _ = data.decode("latin-1").rpartition("\n")  # a truncated line is misleading
     threads: list[list[Frame]] = []
     cut, before = False, ""
@@ -131,7 +131,7 @@ def parse_faulthandler(data: bytes) -> Dump | None:
 
 
 def crash_place(log_tail: str) -> str | None:
-    """Return the location of a crash from faulthandler's dump in a log: the innermost frame, if possible the user's."""
+    """Return the location of a crash from faulthandler's dump in a log: the innermost frame, preferably the user's."""
     _, header, dump = log_tail.rpartition("Current thread 0x")
     lines = takewhile(bool, dump.split("\n")) if header else ()
     frames = [_frame(match) for line in lines if (match := _FRAME.fullmatch(line))]
@@ -184,7 +184,7 @@ def _py_spy_frames(thread: dict[str, Any]) -> Frames:
 
 
 def _unescaped(text: str) -> str:
-    r"""Decode a dump's escapes, such as \xe9 for é. Escapes of characters that are not printable are kept."""
+    r"""Decode a dump's escapes, such as \xe9 for é. Escapes of unprintable characters are kept."""
 
     def char_of(match: re.Match[str]) -> str:
         code = int(match[1] or match[2] or match[3], 16)
@@ -213,7 +213,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
 
 
 def _shown(frames: Frames) -> tuple[str, ...]:
-    """Format `frames` without the outermost ones of Python and tlaunch that started the program."""
+    """Format `frames` without the outermost ones, in which Python and tlaunch start the program."""
     below = next((number for number, frame in enumerate(reversed(frames)) if frame.own), 0)
     return tuple(frame.shown(2) for frame in frames[: len(frames) - below])
 
@@ -222,7 +222,7 @@ def _shown(frames: Frames) -> tuple[str, ...]:
 
 
 class Sources:
-    """A cache of source lines. `network_s` is the total time in seconds for lines on network file systems."""
+    """A cache of source lines. `network_s` limits the total seconds spent on reading network file systems."""
 
     def __init__(self, network_s: float = 0.0) -> None:
         self._network_s = network_s
@@ -230,7 +230,7 @@ class Sources:
         self._mounts: dict[str, str] | None = None
 
     def line(self, path: str, number: int) -> str | None:
-        """Return a line of the current file without indentation, or None if it cannot be read in time."""
+        """Return a source line as the file is now, without indentation, or None if it cannot be read in time."""
         if (path, number) not in self._known:
             self._known[path, number] = self._read(path, number) if os.path.isabs(path) else None  # noqa: PTH117
         return self._known[path, number]
