@@ -204,7 +204,7 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """With msrun, local process i gets device i and the rank in entry i of the server's list, so they must match.
+    """With msrun, local process i uses device i and the rank in entry i of its server: entry i must be device i.
 
     This rule applies only to servers with a pod_ip. Without pod_ip, msrun ignores the ranks of the table.
     """
