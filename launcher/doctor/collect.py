@@ -41,7 +41,7 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 def collect(request: Request) -> Facts:
-    """Return the facts of this server. Blocks up to `RESOLVE_S`, and while its file systems respond."""
+    """Return the facts of this server. Blocks up to `RESOLVE_S`, or longer if a file system does not respond."""
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     memory = psutil.virtual_memory()
@@ -90,7 +90,7 @@ def collect(request: Request) -> Facts:
 
 
 def identity() -> str:
-    """Return a text that identifies the boot of the kernel and the network namespace of this process."""
+    """Return a text that identifies this boot of the kernel and the network namespace of this process."""
     try:
         return f"{boot_id()} {_NETWORK.readlink()}" if boot_id() else ""
     except OSError:
@@ -98,7 +98,7 @@ def identity() -> str:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """Return the versions of the packages installed for this Python."""
+    """Return the versions of packages that are installed for this Python."""
     found = {"tlaunch": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     for package in PACKAGES:
         with suppress(PackageNotFoundError, ValueError):
@@ -107,7 +107,7 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 
 def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
-    """Return the MPI library that mpi4py of this Python loads; None if mpi4py is missing. A child process loads it."""
+    """Return the MPI library that this Python's mpi4py loads, found by a child process; None if mpi4py is missing."""
     with suppress(PackageNotFoundError, ValueError):
         version("mpi4py")
         return library_of_python((sys.executable,), environment, Path("/"))
@@ -115,7 +115,7 @@ def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
 
 
 def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> str | None:
-    """Return the reason why mpi4py would not work with the mpirun that started this process; None if it would."""
+    """Return why mpi4py would not work with the mpirun that started this process; None if it would work."""
     engine = read_engine_rank(environment, os.getpid())
     if library is None or engine is None or engine.engine == SLURM:
         return None
@@ -125,7 +125,7 @@ def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> s
 
 
 def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the variables that keep mpi4py from hanging, without variables that the user has set."""
+    """Return environment variables that keep mpi4py from hanging, except variables that the user has set."""
     if library is None:
         return ()
     needed = variables_for(library, by_open_mpi_4=is_of_open_mpi_4(environment))
@@ -133,7 +133,7 @@ def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) ->
 
 
 def folder(path: Path) -> Folder:
-    """Return the state of a directory and its disk space. A temporary file tests whether it is writable."""
+    """Return the state of a directory and its disk space. Creates a temporary file to test whether it is writable."""
     missing, there = None, path.absolute()  # the part of the path to create, and the existing parent
     while not os.path.isdir(there) and there.parent != there:  # noqa: PTH112 - Path.is_dir raises without permission
         missing, there = there, there.parent
@@ -189,7 +189,7 @@ def _cgroup_limit(name: str) -> list[str]:
 
 
 def _why_no_file(directory: Path) -> str | None:
-    """Return the system's error message for creating a file in the directory; None if it succeeds."""
+    """Return the system's error message if no file can be created in the directory; None if one can."""
     try:
         with tempfile.TemporaryFile(dir=directory):
             return None
@@ -198,7 +198,7 @@ def _why_no_file(directory: Path) -> str | None:
 
 
 def _why_no_directory(path: Path) -> str | None:
-    """Return the reason why the directory cannot be created, such as a file in its path; None if it can."""
+    """Return why the directory cannot be created, for example because its path contains a file; None if it can."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The launcher's part of an examination: request facts from servers, and let them test their connections."""
+"""The launcher's part of an examination: it requests facts from servers, and lets them test their connections."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Transport(Protocol):
 
 @frozen
 class ExaminationRequest:
-    """The planned run, as far as servers can check it."""
+    """The planned run, as far as servers can check it before it starts."""
 
     cwd: Path
     runs_dir: Path
@@ -49,7 +49,7 @@ class ExaminationRequest:
 
 @frozen
 class Examination:
-    """The results. A server without an answer has no facts; it may have an entry in `troubles`."""
+    """The results of an examination. A server without an answer has no facts, and may have an entry in `troubles`."""
 
     cluster: Cluster
     facts: Mapping[int, Facts]
@@ -63,7 +63,7 @@ class Examination:
 
 
 def examine(cluster: Cluster, wish: ExaminationRequest, transport: Transport) -> Examination:
-    """Request the facts of every server, and let them test their connections. Blocks as long as `transport` does."""
+    """Request the facts of every server, and let servers test their connections. Blocks as long as `transport` does."""
     troubles: dict[int, str] = {}
     names = tuple(dict.fromkeys(name for server in cluster.servers for name in names_of(server)))
     request = Request(
@@ -97,7 +97,7 @@ def _reach(
     transport: Transport,
     troubles: dict[int, str],
 ) -> Reach:
-    """Let each server that answered try to reach all of them, and finally itself."""
+    """Let each server that answered try to reach the others that answered, and finally itself."""
     if len(answering) < 2:
         return {}
     secret = secrets.token_hex(16)
@@ -122,9 +122,9 @@ def _reach(
 def _read(
     answers: Messages, name: str, troubles: dict[int, str], read: Callable[[Any], T], asked: Iterable[int] = ()
 ) -> dict[int, T]:
-    """Return the field `name` of each answer, converted by `read`. Record troubles.
+    """Return the field `name` of each answer, converted by `read`. If this fails, record the reason in `troubles`.
 
-    `asked`: the servers that answered before.
+    A server in `asked` that did not answer is recorded, too.
     """
     for index in asked:
         if index not in answers:

@@ -1,7 +1,7 @@
 """The facts that a server reports, as plain records that `core.codec` converts to and from JSON.
 
-launcher/doctor/rules judges them. `core.codec` ignores fields of newer versions and fills in defaults for missing
-fields, so that servers with different versions can be compared.
+The rules in launcher/doctor/rules judge the facts. `core.codec` ignores fields of newer versions and fills in defaults
+for missing fields, so that servers with different versions can be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Request:
-    """The things that a server should check."""
+    """What a server is asked to check."""
 
     names: tuple[str, ...] = ()  # names of all servers in the table, to resolve
     called: tuple[str, ...] = ()  # this server's own names; empty for a single server
@@ -35,7 +35,7 @@ class Interface:
 
 @frozen
 class Folder:
-    """A directory and its file system. If it does not exist, the values are for its nearest existing parent."""
+    """A directory and its file system. For a missing directory, the values are those of its nearest existing parent."""
 
     path: str
     exists: bool = True
@@ -49,7 +49,7 @@ class Folder:
 
 @frozen
 class Resolved:
-    """The addresses of a name on this server."""
+    """The addresses to which a name resolves on this server."""
 
     name: str
     addresses: tuple[str, ...] = ()  # empty: unknown, or no answer in time
@@ -74,7 +74,7 @@ class Port:
 
 @frozen
 class Facts:
-    """The facts of a server at one time. Memory and disk space are in bytes."""
+    """The facts of a server at one point in time. Memory and disk space are in bytes."""
 
     hostname: str
     machine: str = ""  # equal only for the same system and network namespace
@@ -118,10 +118,10 @@ class Facts:
         return next((limit for limit in self.limits if limit.name == name), None)
 
     def resolution(self, name: str) -> Resolved | None:
-        """Return the addresses found for `name`; None if it was not requested."""
+        """Return the addresses to which `name` resolves on this server; None if this was not requested."""
         return self._resolutions.get(name)
 
     @cached_property
     def _resolutions(self) -> Mapping[str, Resolved]:
-        """The resolved names in a dictionary, because rules look up the names of hundreds of servers."""
+        """The resolved names as a dictionary, because rules look up hundreds of names on each server."""
         return {one.name: one for one in reversed(self.resolved)}

@@ -1,4 +1,4 @@
-"""Findings about problems for a run: one per cause, with all servers that it affects."""
+"""Findings: problems for a run, one per cause, each with all servers that it affects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Severity(str, Enum):
 
 
 class Topic(str, Enum):
-    """The subject of a finding, in the order of the report."""
+    """The subject of a finding, in the order in which the report lists subjects."""
 
     ANSWER = "answer"
     REACH = "reach"
@@ -54,7 +54,7 @@ class Finding:
 
 @frozen
 class Evidence:
-    """The input of all rules. Mappings are by a server's index in `cluster`."""
+    """The input of all rules. Mappings are keyed by a server's index in `cluster`."""
 
     cluster: Cluster  # only the servers and ranks of the run
     facts: Mapping[int, Facts]  # of the servers that answered
@@ -82,12 +82,12 @@ class Evidence:
         return self.cluster.servers[server].server_id
 
     def named(self, servers: Iterable[int]) -> str:
-        """Return the servers as text, such as "server 10.0.0.1" or "servers h1, h2, h3, h4 and 12 more"."""
+        """Return a phrase for these servers, such as "server 10.0.0.1" or "servers h1, h2, h3, h4 and 12 more"."""
         names = [self.name(server) for server in sorted(servers)]
         return f"server{'s' * (len(names) > 1)} {some_of(names, MAX_SHOWN)}"
 
     def each(self, values: Mapping[T, tuple[int, ...]]) -> str:
-        """Return the servers with each value, such as "1500 on servers h1, h3; 9000 on server h2"."""
+        """Return a phrase for the servers with each value, such as "1500 on servers h1, h3; 9000 on server h2"."""
         return "; ".join(f"{value} on {self.named(servers)}" for value, servers in values.items())
 
 
@@ -113,7 +113,7 @@ class Answer:
 
 @frozen
 class PerServer:
-    """A rule that checks servers one at a time, as a table row."""
+    """A rule that checks servers one at a time, as a row of a table of rules."""
 
     code: str
     topic: Topic
@@ -123,7 +123,7 @@ class PerServer:
     hint: str | None = None  # may contain the same
 
     def __call__(self, evidence: Evidence) -> Iterator[Finding]:
-        """Yield a finding for each server with a problem. `find` may override the "severity"."""
+        """Yield a finding for each server with a problem. The result of `find` may override the "severity"."""
         for index, facts in evidence.answers():
             answer = Answer(index, facts, evidence)
             if (values := self.find(answer)) is not None:
@@ -140,7 +140,7 @@ def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
-    """Return the servers by value, starting with the most frequent value."""
+    """Return the servers grouped by value, starting with the most frequent value."""
     found: dict[T, list[int]] = {}
     for server in sorted(values):
         found.setdefault(values[server], []).append(server)

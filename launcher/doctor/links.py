@@ -26,7 +26,7 @@ MAX_PAIRS = 4
 
 @frozen
 class AllReduced:
-    """A measured all-reduce over all ranks."""
+    """The measurement of an all-reduce over all ranks."""
 
     bytes: int
     seconds: float
@@ -36,7 +36,7 @@ class AllReduced:
 
 @frozen
 class Link:
-    """A connection of two servers. Rates are forth (first to second), back, and the slower of both."""
+    """The connection between two servers. Rates are forth (first to second), back, and the slower of these two."""
 
     servers: tuple[int, ...]
     latency_s: float
@@ -47,7 +47,7 @@ class Link:
 
 @frozen
 class Links:
-    """All measurements of a run."""
+    """All measurements of the connections in a run."""
 
     world_size: int
     server_count: int
@@ -59,7 +59,7 @@ class Links:
 
 
 def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
-    """Return findings about slow pairs, by their common server if any. For a single pair, compare its directions."""
+    """Return findings about slow pairs of servers. For a single pair, compare its two directions instead."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
         return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
@@ -80,7 +80,7 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 
 
 def best_of(first: Links, second: Links) -> Links:
-    """Return the better measurement of each pair, since a machine may have been busy for a moment."""
+    """Return the better of two measurements of each pair, since a machine may have been busy during one of them."""
     again = {link.servers: link for link in second.pairs}
     pairs = []
     for one in first.pairs:
@@ -92,7 +92,7 @@ def best_of(first: Links, second: Links) -> Links:
 
 
 def described(links: Links) -> str | None:
-    """Return the usual values between servers, such as "10 Gbit/s and 0.05 ms"; None if no pair was measured."""
+    """Return the usual rate and latency between servers, like "10 Gbit/s and 0.05 ms"; None if no pair was measured."""
     if not links.pairs:
         return None
     rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
@@ -100,7 +100,7 @@ def described(links: Links) -> str | None:
 
 
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
-    """Return the median of each server's best value.
+    """Return the median of the best values of all servers, given the value of each pair.
 
     >>> usual({(0, 1): 10.0, (0, 2): 1.0, (1, 2): 1.0})
     10.0
@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the server that all `pairs` share, if there are several and it has no other pairs; else None."""
+    """Return the server that all `pairs` share, if there are several and it is in no other pair; else None."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -119,12 +119,12 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
 
 
 def _by(interfaces: Sequence[str]) -> str:
-    """Return text about the interfaces that carried data; empty if they are not known for all servers."""
+    """Return a phrase about the interfaces that carried data; empty if they are not known for all servers."""
     return f" by {some_of(list(dict.fromkeys(interfaces)), MAX_SHOWN)}" if interfaces and all(interfaces) else ""
 
 
 def _only_pair(link: Link, names: list[str], by: str) -> Finding:
-    """Judge a pair by its two directions. Either end may be at fault: a slow sender, or a receiver that loses data."""
+    """Judge the only pair by its two directions. The sender may be slow, or the receiver may lose data."""
     if link.bytes_per_s < min(UNEVEN_BYTES_PER_S, UNEVEN_SHARE * max(link.forth_bytes_per_s, link.back_bytes_per_s)):
         return Finding(
             "slow-link", Topic.LINKS, Severity.RISKY, link.servers,
@@ -147,7 +147,7 @@ def _outliers(
     said: Callable[[Link], str],
     usually: str,
 ) -> Iterator[Finding]:
-    """Yield a finding about the pairs that stand out, worst first, if there are any."""
+    """Yield a finding about the pairs that stand out, worst first, if there are any such pairs."""
     if not stand_out:
         return
     each = some_of([f"{_between(link, names)} {said(link)}" for link in stand_out], MAX_PAIRS)
@@ -169,7 +169,7 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Return the slower rate, with its sender if the directions differ."""
+    """Return the lower of a connection's two rates as text, with its sender if the directions differ."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)
@@ -178,7 +178,7 @@ def _slower_way(link: Link, names: list[str]) -> str:
 
 
 def _rate(bytes_per_s: float) -> str:
-    """Return the rate as text, in bits per second.
+    """Return a rate in bytes per second as text in bits per second.
 
     >>> _rate(1.25e9), _rate(125_000)
     ('10 Gbit/s', '1 Mbit/s')

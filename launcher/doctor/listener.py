@@ -30,7 +30,7 @@ _BACKLOG = 1024
 
 
 def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
-    """Return the answer that only the listener of that server in this examination can give."""
+    """Return the answer to a challenge, which only this server's listener in this examination can compute."""
     who = server_index.to_bytes(_INDEX_BYTES, "big")
     return who + hmac.digest(secret.encode(), challenge + who, "sha256")
 
@@ -72,14 +72,14 @@ class Listener:
             self._accept()
 
     def close(self) -> None:
-        """Drop all callers. Idempotent."""
+        """Disconnect all callers and stop listening. Idempotent."""
         for caller in tuple(self._callers.values()):
             self._drop(caller)
         self._selector.close()
         self._socket.close()
 
     def _accept(self) -> None:
-        """Accept all waiting callers, since one event may stand for several. If necessary, replace a silent caller."""
+        """Accept all waiting callers, since one event may stand for several. If full, first drop a silent caller."""
         with suppress(OSError):  # no more callers, or no descriptor: the caller times out
             while True:
                 if len(self._callers) >= MAX_CALLERS:
@@ -93,7 +93,7 @@ class Listener:
                 self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, caller: _Caller) -> None:
-        """Read a caller's data and answer it. The caller closes the connection when it has received enough."""
+        """Read a caller's data and answer it. The caller closes the connection after it has received enough."""
         before = len(caller.said)
         try:
             piece = caller.connection.recv(CALL_BYTES + 1 if before < CALL_BYTES else len(LARGE))
@@ -110,7 +110,7 @@ class Listener:
             self._say(caller, ACKNOWLEDGED, LARGE)
 
     def _say(self, caller: _Caller, *pieces: bytes) -> None:
-        """Send each piece in separate packets. The kernel takes most of `LARGE`; the rest is not needed."""
+        """Send each piece in separate packets. The kernel buffers most of `LARGE`; the rest is not needed."""
         with suppress(OSError):
             for piece in pieces:
                 caller.connection.send(piece)
@@ -122,9 +122,9 @@ class Listener:
 
 
 def _is_call(said: bytearray, before: int) -> bool:
-    """Return whether the received bytes are a valid call so far.
+    """Return whether the bytes received so far can be part of a valid call.
 
-    `before` bytes had arrived before the last piece. Further bytes are valid only after an answer.
+    `before` is the number of bytes that arrived before the last piece. More bytes are valid only after an answer.
     """
     if before < CALL_BYTES < len(said) or len(said) > CALL_BYTES + len(LARGE):
         return False

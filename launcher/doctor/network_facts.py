@@ -1,4 +1,4 @@
-"""The network of this server: names and addresses, interfaces, routes, ports."""
+"""The network of this server: names and addresses, interfaces, routes and ports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def interface_variables(environment: Mapping[str, str]) -> tuple[tuple[str, str]
 
 
 def ranks_interface(called: Sequence[str], resolved: Mapping[str, Resolved]) -> str | None:
-    """Return the interface that `tlaunch run` would set for ranks on this server."""
+    """Return the interface that `tlaunch run` would choose for ranks on this server."""
     addresses = {name: addresses_of(resolved[name].addresses) for name in called if name in resolved}
     return own.interface_of(called, own.held_addresses(), addresses)
 
@@ -70,7 +70,7 @@ def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:
 
 
 def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
-    """Return the first and last port of the kernel's range for connections without a fixed port."""
+    """Return the first and last port of the range from which the kernel chooses ports automatically."""
     try:
         first, last = map(int, path.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -79,7 +79,7 @@ def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
 
 
 def try_port(number: int) -> Port:
-    """Try to bind the port like torch's store: on all addresses, with SO_REUSEADDR."""
+    """Try to bind the port in the same way as torch's store: on all addresses, with SO_REUSEADDR."""
     trouble = _trouble(socket.AF_INET6, number)
     if trouble is not None and trouble.errno not in {errno.EADDRINUSE, errno.EACCES}:  # a machine without IPv6
         trouble = _trouble(socket.AF_INET, number)
@@ -101,7 +101,7 @@ def _trouble(family: socket.AddressFamily, number: int) -> OSError | None:
 
 
 def patience_s(count: int) -> float:
-    """Return the timeout for resolving `count` names, each of which may first wait for a dead name server."""
+    """Return the timeout for resolving `count` names: each name may first wait for a name server that is down."""
     return min(MAX_PATIENCE_S, RESOLVE_S * max(1, math.ceil(count / MAX_AT_ONCE)))
 
 

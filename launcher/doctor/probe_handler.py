@@ -1,4 +1,4 @@
-"""The server's part of an examination: handle one message after another, independent of the transport.
+"""The server's part of an examination: it handles one message after another, independently of the transport.
 
 Messages and answers are JSON objects:
 
@@ -35,9 +35,9 @@ OWN_RUNS = ".doctor-"  # prefix of directories that examinations create
 
 
 def forget(runs_dir: Path, *, parent: bool) -> bool:
-    """Remove a directory that an examination created for its runs; with `parent`, also its parent if empty.
+    """Remove a directory that an examination created for its runs. With `parent`, also remove its parent if empty.
 
-    Return whether it is removed. Other directories are not touched.
+    Returns whether the directory is removed. Directories that no examination created are not touched.
     """
     if not runs_dir.name.startswith(OWN_RUNS):
         return False
@@ -49,9 +49,9 @@ def forget(runs_dir: Path, *, parent: bool) -> bool:
 
 
 class ProbeHandler:
-    """A message handler that keeps its listener between messages. Call `serve` when `fileno` (-1: none) is readable.
+    """Handles messages, and keeps a listener between them. Call `serve` when `fileno` is readable (-1: no listener).
 
-    Other servers may try to reach this one until they have answered, so close it only when the launcher is done.
+    Other servers may try to reach this one even after it has answered, so close it only when the launcher is done.
     """
 
     def __init__(self) -> None:

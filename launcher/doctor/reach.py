@@ -1,6 +1,6 @@
-"""Test which servers this one can reach: all in parallel, with a proof of each server's identity.
+"""Test which servers this server can reach: all in parallel, with a proof of each server's identity.
 
-If a switch or tunnel on the path allows only smaller packets than both ends, small packets arrive but large ones are
+If a switch or tunnel on the path allows only smaller packets than both ends do, small packets arrive but large ones are
 lost silently. So large packets are sent to some targets as well.
 """
 
@@ -50,7 +50,7 @@ class Target:
 
 @frozen
 class Attempt:
-    """The result for a target: of its addresses, the one with the best outcome, or the fastest of equal ones."""
+    """The result for one target: the best outcome of its addresses, or the fastest address if outcomes are equal."""
 
     server: int
     host: str
@@ -72,7 +72,7 @@ class Attempt:
 def try_reach(
     targets: Sequence[Target], secret: str, timeout_s: float, listener: Listener | None = None
 ) -> tuple[Attempt, ...]:
-    """Try every target, in order. `listener` is this server's own listener, and is served meanwhile.
+    """Try every target, in order. Meanwhile, `listener`, which is this server's own listener, is served.
 
     Blocks up to `timeout_s` for each group of `MAX_AT_ONCE` silent addresses, measured from when the connection is
     established. If large packets are lost, it blocks for up to twice `timeout_s` more.
@@ -91,7 +91,7 @@ def try_reach(
 
 
 def _make(calls: Sequence[_Call], listener: Listener | None) -> None:
-    """Run all calls to completion, with a limit on parallel ones."""
+    """Run all calls to completion, with a limit on the number of calls in parallel."""
     waiting = deque(calls)
     running: set[_Call] = set()
     with selectors.DefaultSelector() as selector:
@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Continue up to the next wait. `came`: whether the awaited event came before the deadline; None at the start."""
+        """Continue up to the next wait. `came`: whether the awaited event came in time; None at the start."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None
@@ -177,7 +177,7 @@ def _converse(target: Target, address: str, secret: str) -> Generator[_Wait, boo
 
 
 def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, str | None]:
-    """Receive the answer; return what is wrong with it. An established connection without data is wrong, too."""
+    """Receive the answer; return what is wrong with it, or None. A connection without data is also a fault."""
     heard = b""
     while heard != expected:
         piece = yield from _received(connection, ANSWER_BYTES + 1)
@@ -190,7 +190,7 @@ def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, 
 
 
 def _hear_large(connection: socket.socket) -> Generator[_Wait, bool, Outcome]:
-    """Receive the small acknowledgement; data after it starts with a large packet.
+    """Receive the small acknowledgement and more data, which starts with a large packet; return the outcome.
 
     If the connection ends, large packets remain untested.
     """
@@ -206,7 +206,7 @@ def _hear_large(connection: socket.socket) -> Generator[_Wait, bool, Outcome]:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    """Send as much as the kernel takes. A closed connection is found when its end is received."""
+    """Send as much as the kernel accepts. If the connection is closed, this is found when its end is received."""
     with suppress(OSError):
         connection.send(data)
 

@@ -1,8 +1,8 @@
 """Boxes: rectangular parts of a tensor, given by a start and a size along every dim.
 
 A run of consecutive elements in row-major order, as in a flat buffer, consists of boxes: at most 2n - 1 for a tensor of
-n dims. Therefore a checkpoint can store any part of a parameter that a rank holds as boxes, and a rank of another
-layout can find the boxes that it needs.
+n dims. So a checkpoint can store any part of a parameter as boxes, and a rank of another layout can find the boxes that
+it needs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Box:
         return Box(tuple(starts), tuple(sizes))
 
     def within(self, other: Box) -> tuple[slice, ...]:
-        """Return the slices that select this box in a tensor that holds `other`, which contains it."""
+        """Return the slices that select this box from a tensor that holds `other`, a box that contains this one."""
         return tuple(
             slice(start - origin, start - origin + size)
             for start, size, origin in zip(self.start, self.size, other.start, strict=True)
@@ -71,14 +71,14 @@ def full_box(shape: Sequence[int]) -> Box:
 
 
 def bounding(boxes: Sequence[Box]) -> Box:
-    """Return the smallest box that contains all of the given boxes; there must be at least one."""
+    """Return the smallest box that contains all of the given boxes. At least one box must be given."""
     start = tuple(map(min, zip(*(box.start for box in boxes), strict=True)))
     stop = tuple(map(max, zip(*(box.stop for box in boxes), strict=True)))
     return Box(start, tuple(end - begin for begin, end in zip(start, stop, strict=True)))
 
 
 def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[int, int]]]:
-    """Locate the elements of `common`, the intersection of two boxes, in both row-major buffers.
+    """Locate the elements of `common`, the intersection of two boxes, in the row-major buffers of both boxes.
 
     Returns the length of the runs of consecutive elements, and the position of each run in both buffers, counted from
     the first element of each box.
@@ -116,7 +116,7 @@ def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
-    """Return the boxes that make up the elements `start` to `stop` of a tensor in row-major order.
+    """Return the boxes that together contain the elements `start` to `stop` of a tensor in row-major order.
 
     >>> [(box.start, box.size) for box in boxes_of_run(2, 9, (3, 4))]
     [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]

@@ -1,4 +1,4 @@
-"""Choose and check dp·mp·pp for a number of devices, or for every number in an elastic run; suggest layouts that fit."""
+"""Choose and check dp·mp·pp for a given number of devices, or for every number in an elastic run; suggest layouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def resolve_layout(
     micro_batches: int = 1,
     allow_idle_devices: bool = False,
 ) -> Layout:
-    """Return the layout for `device_count` devices; without `dp`, use as many copies as fit.
+    """Return the layout for `device_count` devices. Without `dp`, use as many data-parallel copies as fit.
 
     Raises:
         RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that are not allowed.

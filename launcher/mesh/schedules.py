@@ -85,7 +85,7 @@ def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -
 
 
 def most_in_flight(schedule: Schedule) -> int:
-    """Return the maximum number of forwards without their backward: the activations of chunks kept at the same time."""
+    """Return how many forwards without their backward there are at most: each keeps the activations of a chunk."""
     in_flight = most = 0
     for action in schedule:
         in_flight += 1 if action.kind == "forward" else -1
@@ -94,7 +94,7 @@ def most_in_flight(schedule: Schedule) -> int:
 
 
 def _alternating(forwards: Schedule, backwards: Schedule, *, ahead: int) -> Schedule:
-    """Return `ahead` forwards, then forwards and backwards in turn, then the remaining backwards."""
+    """Return `ahead` forwards, then alternately forwards and backwards, then the remaining backwards."""
     ahead = min(len(forwards), ahead)
     steady = [action for pair in zip(forwards[ahead:], backwards, strict=False) for action in pair]
     return (*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :])

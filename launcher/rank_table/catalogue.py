@@ -1,4 +1,4 @@
-"""The catalogue of problem codes: title, severity, HCCL's own code, and the reader that a rule applies to.
+"""The catalogue of problem codes. Each has a title, a severity, HCCL's error code, and the reader it applies to.
 
 RT1xx  the text is not JSON                 (found by `scanner`)
 RT2xx  the JSON is not a table              (found by `formats` and `schema`, RT207 by a rule)
@@ -31,7 +31,7 @@ class Severity(Enum):
 
 
 class Addition(NamedTuple):
-    """A member to add to the object at a finding's pointer, in front of an existing member."""
+    """A member to insert into the object that a finding points to, in front of an existing member."""
 
     key: str
     value: str  # as JSON
@@ -40,7 +40,7 @@ class Addition(NamedTuple):
 
 @frozen
 class Finding:
-    """What a rule found: the position, the message, and the suggested value."""
+    """A problem that a rule found: its position, the message, and the suggested value if there is one."""
 
     pointer: Pointer
     message: str
@@ -91,7 +91,7 @@ def rule(
     ascend_only: bool = False,
     replaces: str | None = None,
 ) -> Callable[[Check], Check]:
-    """Register a check in the catalogue. Its docstring is the explanation shown to users."""
+    """Register the decorated check in the catalogue. The check's docstring is the explanation shown to users."""
 
     def enter_check(check: Check) -> Check:
         if code in CATALOGUE:
@@ -272,7 +272,7 @@ HCCL looks for .json at the end of the path and refuses a file with any other na
 
 
 def _paragraphs(entries: str) -> Iterator[tuple[str, str]]:
-    """Yield the first line and the text of each paragraph."""
+    """Yield each paragraph of `entries` as its first line and the remaining text."""
     for paragraph in entries.strip().split("\n\n"):
         head, _, text = paragraph.partition("\n")
         yield head, " ".join(text.split())

@@ -56,7 +56,7 @@ class Checked:
 
 
 def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
-    """Return the faults of `document`: at most `at_most` faults of its shape, and at most `at_most` of each rule."""
+    """Return the faults of `document`: at most `at_most` faults of its shape, and `at_most` findings per rule."""
     found = recognise(document.value) if document.checkable else None
     named = tuple(_file_findings(path, found))
     if not document.checkable:
@@ -84,7 +84,7 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
 
 
 def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
-    """Yield at most `at_most` findings of each rule; the last one states how many more there are."""
+    """Yield at most `at_most` findings per rule. If there are more, the last one says how many were left out."""
     entries = [entry for entry in CATALOGUE.values() if entry.concerns(table)]
     replaced = {entry.replaces for entry in entries}
     for entry in entries:
@@ -117,7 +117,7 @@ def _no_table(document: Any, found: Format | None) -> Found:
 def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:
     """Warn if HCCL would refuse the file because of its name.
 
-    HCCL resolves symbolic links. The first ".json" in the path must be at its end.
+    HCCL resolves symbolic links, and requires the first ".json" in the resolved path to be at the end of the path.
     """
     if str(path) == "-" or found is Format.V2_0:
         return

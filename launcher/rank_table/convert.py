@@ -37,7 +37,7 @@ _SUPER_POD_NAME = "super_pod"  # the name in --drop for the two keys that assign
 
 
 def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
-    """Refuse ranks and devices that are not numbered host by host, since the target holds only hosts and counts."""
+    """Yield a reason to refuse ranks or devices not numbered host by host: the target holds only hosts and counts."""
     places = ((server, slot, device) for server in cluster.servers for slot, device in enumerate(server.devices))
     for expected, (server, slot, device) in enumerate(places):
         if device.global_rank == expected and device.device_id == slot:
@@ -118,7 +118,7 @@ def has_super_pods(cluster: Cluster) -> bool:
 
 
 def format_named(name: str, known: Collection[str]) -> str:
-    """Return the full name of a format in `known`: "1.0" is "v1.0".
+    """Return the full name of a format in `known`, such as "v1.0" for "1.0".
 
     Raises:
         UsageError: the format is unknown.
@@ -133,12 +133,12 @@ def format_named(name: str, known: Collection[str]) -> str:
 
 
 def rewritten_format(table_format: str) -> str:
-    """Return the format to write for a table read in `table_format`: v1.0 if tlaunch does not write that format."""
+    """Return the format in which to write a table: its own `table_format` if tlaunch can write that, else v1.0."""
     return table_format if table_format in TARGETS else V1_0.name
 
 
 def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """Mark a cluster that HCCL cannot use as a CPU or GPU cluster, and return a note about it.
+    """If HCCL cannot use a cluster, mark it as a CPU or GPU cluster, and return a note about this change.
 
     Between servers, HCCL needs the address of every device or of every server. Other clusters are returned unchanged.
     A server's existing hardware_type is kept.
@@ -152,7 +152,7 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
 
 
 def held_keys(cluster: Cluster) -> dict[str, int]:
-    """Return the optional keys of the cluster (not servers, devices and ranks), with their number of uses."""
+    """Count the uses of each optional key in a cluster. Keys that every server, device or rank has are not optional."""
     held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
     for server in cluster.servers:
         held.update(key for key in _SERVER_FIELDS if getattr(server, key) is not None)

@@ -1,4 +1,4 @@
-"""Recognise the kind of a file: a rank table, a list of hosts, a program, or other JSON. Host lists are parsed, too."""
+"""Recognise what a file is: a rank table, a list of hosts, a program, or other JSON. Also parses lists of hosts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def named_like_table(name: str) -> bool:
 
 
 def looks_like_table(data: bytes, document: Document) -> bool:
-    """Return whether `document`, parsed from `data`, may be a rank table, a related file, or text that is not JSON.
+    """Return whether `document`, parsed from `data`, may be a rank table, a damaged table, or a related file.
 
     Empty and truncated files count: they may be damaged tables. If the only faults are extensions of other JSON
     dialects, the text must also contain the ids that tables consist of.
@@ -80,13 +80,13 @@ def looks_like_table(data: bytes, document: Document) -> bool:
 
 
 def mentions_ids(data: bytes) -> bool:
-    """Return whether the bytes contain one of the ids that tables consist of, in any encoding."""
+    """Return whether the bytes contain server_id, device_id or rank_id, in any encoding."""
     letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
     return any(word in letters for word in _WORDS)
 
 
 def recognise_plain(data: bytes) -> str | None:
-    """Return "hostfile", "rankfile" or "nodelist"; None for a text that may be JSON or anything else.
+    """Return the kind of a list of hosts ("hostfile", "rankfile" or "nodelist"); None for JSON and any other text.
 
     A single line with several hosts, brackets or one name is a node list. Several lines of names are a hostfile.
     """
@@ -104,7 +104,7 @@ def recognise_plain(data: bytes) -> str | None:
 
 
 def _list_of_names(first: str, text: str) -> str | None:
-    """Recognise lines of one word each as a hostfile. A single word must look like a host name."""
+    """Recognise lines with one word each as a hostfile. If there is only one word, it must look like a host name."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
     if not all(is_host_name(re.sub(f"^{_USER}", "", line)) for line in _meaningful(text)):
@@ -115,7 +115,7 @@ def _list_of_names(first: str, text: str) -> str | None:
 
 
 def certainly_plain(data: bytes) -> str | None:
-    """Return the kind that `recognise_plain` finds if every line has its form and the first line is unambiguous.
+    """Like `recognise_plain`, but None unless the first line is unambiguous and every line has the form of the kind.
 
     The hosts are not expanded, since a line may name a million devices. Texts larger than a rankfile of 131,072 ranks
     are skipped.
@@ -129,7 +129,7 @@ def certainly_plain(data: bytes) -> str | None:
 
 
 def program_kind(data: bytes, suffix: str) -> str | None:
-    """Return the kind of a program: certain from the text, or from the suffix if the text cannot be JSON; else None."""
+    """Return the kind of a program, judged by its text, or by a .py suffix if the text cannot be JSON; else None."""
     head = data[:_MAX_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     if head.startswith("#!"):
         return f'a script that starts with "{head.splitlines()[0][:40]}"'
@@ -166,7 +166,7 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
 
 
 def _meaningful(text: str) -> Iterator[str]:
-    """Yield the lines that are not empty, without comments. Lazy, as there may be millions."""
+    """Yield the lines without comments, skipping empty lines. Lazy, since there may be millions of lines."""
     return (line for raw in _LINE.finditer(text) if (line := raw[0].partition("#")[0].strip()))
 
 

@@ -1,4 +1,4 @@
-"""Select the devices of a server: lists of ids, visibility variables, UUIDs of GPUs, and /etc/hccn.conf."""
+"""Select a server's devices from a list of ids, a visibility variable, UUIDs of GPUs, or /etc/hccn.conf."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNOR
 
 
 class FoundDevice(NamedTuple):
-    """A device that a machine has or is assumed to have."""
+    """A device that a machine has, or is assumed to have."""
 
     device_id: int  # physical
     device_ip: str | None = None  # None if not set; never invented
@@ -36,7 +36,7 @@ class FoundDevice(NamedTuple):
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """Return the ids of a list such as "0-3,6", in the given order. `origin` is the option or variable of the list.
+    """Return the ids of a list such as "0-3,6", in order. `origin` names the list's option or variable in messages.
 
     Raises:
         UsageError: the list cannot be parsed, has an id twice, or an id that no server has.
@@ -67,7 +67,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
 def visible_devices(
     environment: Mapping[str, str], names: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the first variable of `names` that is set, and the device ids that it makes visible; None if none is set.
+    """Return the first variable in `names` that is set, with the ids of the devices it makes visible; else None.
 
     UUIDs of GPUs, full or shortened to a unique prefix, are looked up in `found`.
 
@@ -114,7 +114,7 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
 
 
 def name_devices(ids: Iterable[int]) -> str:
-    """Return the ids as text, in the given order.
+    """Return a phrase that lists the ids in the given order.
 
     >>> name_devices([0, 1, 2, 3, 6]), name_devices([5]), name_devices([6, 2, 3])
     ('devices 0-3,6', 'device 5', 'devices 6,2-3')
@@ -130,7 +130,7 @@ class HccnConf:
 
 
 def decode_conf(data: bytes, name: str) -> str:
-    """Decode the bytes of a file in any encoding. Undecodable bytes are replaced; they are harmless in comments.
+    """Decode a file as UTF-8. Invalid bytes are replaced, which does no harm in comments.
 
     Raises:
         UnreadableError: the file is too large.
@@ -142,7 +142,7 @@ def decode_conf(data: bytes, name: str) -> str:
 
 
 def parse_hccn_conf(text: str, name: str) -> HccnConf:
-    """Return the devices that `text` names, with the IPv4 address of each, or else its IPv6 address.
+    """Return the devices listed in `text`, each with its IPv4 address, or its IPv6 address if it has only that.
 
     Comments, blank lines, any line endings, and unrelated keys are allowed. `name` is the text's name in messages.
 

@@ -1,4 +1,4 @@
-"""Problems of a table, formatted like compiler errors: the line, and a caret."""
+"""Format problems of a table like compiler errors: the source line, and a caret below the fault."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
 
 
 def render_problems(problems: Sequence[Problem], document: Document, name: str, *, columns: int | None = None) -> str:
-    """Return all problems with their source lines, and a last line with their count.
+    """Return the text of all problems, each with its source line, followed by a line with the number of problems.
 
     `name` is the name of the file as the user gave it. `columns` is the terminal's width, None without a terminal.
     """
@@ -48,7 +48,7 @@ def render_problems(problems: Sequence[Problem], document: Document, name: str, 
 def render_each(
     problems: Sequence[Problem], document: Document, name: str, style: Style = plain, *, columns: int | None = None
 ) -> list[str]:
-    """Return the text of each of the first `MAX_SHOWN` problems; a last text counts the rest."""
+    """Return one text per problem, for the first `MAX_SHOWN`; a final text states how many are not shown."""
     shown = []
     for problem in problems[:MAX_SHOWN]:
         number = f"{problem.line:>5} | "
@@ -64,7 +64,7 @@ def render_each(
 
 
 def headline(problem: Problem, name: str, style: Style = plain) -> str:
-    """Return `hccl.json:8:9: warning[RT333]: message`. Control characters in the file name are escaped."""
+    """Return a headline like `hccl.json:8:9: warning[RT333]: message`, with control characters in the name escaped."""
     severity = problem.severity
     place, kind = f"{printable(name)}:{problem.line}:{problem.column}:", f"{severity.value}[{problem.code}]"
     place, kind = style(place, kind, severity)
@@ -79,7 +79,7 @@ def count_problems(problems: Sequence[Problem]) -> str:
 
 
 def _excerpt(line: str, column: int, width: int, room: int) -> tuple[str, str]:
-    """Return the part of `line` around `column`, at most `room` columns wide, and the line with the caret under it.
+    """Return the part of `line` around `column`, at most `room` columns wide, and a line with a caret below the fault.
 
     The fault is in the middle if the line continues on both sides. "…" marks a cut.
     """
@@ -125,9 +125,9 @@ def _cells(char: str) -> int:
 
 
 def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> tuple[Problem, ...]:
-    """Return the errors of the text and the findings of the rules, with lines and columns, in file order.
+    """Return syntax errors and rule findings as problems with lines and columns, in file order.
 
-    `chip` determines their severity.
+    `chip` determines the severity of the findings.
     """
     findings = list(found)
     located = [(fault, "") for fault in document.faults]
@@ -158,11 +158,11 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
 
 
 def _first(document: Document, earlier: int, again: int) -> str:
-    """Return the position of the first use as text: its line, or its column if both are on one line."""
+    """Describe where the first use is: by its line, or by its column if both uses are on the same line."""
     line, column = document.position(earlier)
     return f"first in column {column}" if line == document.position(again).line else f"first on line {line}"
 
 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
-    """Yield a pointer and its parents, innermost first. A finding is shown at the first of them that exists."""
+    """Yield a pointer and its parents, innermost first. A finding is shown at the first of these that exists."""
     yield from (pointer[:length] for length in range(len(pointer), -1, -1))

@@ -1,4 +1,4 @@
-"""Differences between two copies of a table, and whether HCCL's checksums of them differ.
+"""Compare two copies of a table, and determine whether HCCL's checksums of them differ.
 
 Before ranks communicate, HCCL compares a checksum of each rank's table and stops with EI0005 on a mismatch. The
 checksum covers the parsed file: white space and the order of keys do not matter; every value and the order of lists do,
@@ -42,7 +42,7 @@ class Difference:
 
 @frozen
 class RankChange:
-    """A change for a rank. `name` is "rank" if only one of the tables has the rank."""
+    """A value of one rank that differs between two tables. `name` is "rank" if only one of the tables has the rank."""
 
     global_rank: int
     name: str
@@ -52,7 +52,7 @@ class RankChange:
 
 @frozen
 class Comparison:
-    """The result of comparing two files. Invariant: `differences` is empty exactly if the checksums match."""
+    """The result of comparing two files. Invariant: `differences` is empty if and only if the checksums match."""
 
     checksums: tuple[int, int]
     differences: tuple[Difference, ...]  # in the order of the first file
@@ -64,7 +64,7 @@ class Comparison:
 
 
 def compare(before: TableReport, after: TableReport) -> Comparison:
-    """Compare two files that contain JSON. The tables may have other errors.
+    """Compare two rank table files. Both must be valid JSON, but they may have other errors.
 
     Raises:
         RecursionError: one of them is nested hundreds of levels deep.
@@ -85,9 +85,9 @@ def compare(before: TableReport, after: TableReport) -> Comparison:
 
 
 def canonical(value: Any) -> str:
-    """Return a value in the form that the checksum covers: sorted keys, no white space.
+    """Return the value as the text that is compared: JSON with sorted keys and no white space.
 
-    HCCL uses a different checksum over the same content: its checksums are equal exactly if these are equal.
+    HCCL computes its checksums differently, but they are equal for two tables if and only if these texts are equal.
 
     >>> canonical({"b": ["1", 2], "a": None})
     '{"a":null,"b":["1",2]}'
@@ -135,7 +135,7 @@ def _lines(document: Document, pointers: list[Pointer]) -> Mapping[Pointer, int]
 
 
 def _rank_changes(before: Cluster, after: Cluster) -> Iterator[RankChange]:
-    """Yield the changes by rank. The order of servers and devices in the files does not matter to a rank."""
+    """Yield what changed for each rank, ignoring the order of servers and devices in the files."""
     facts = _facts(before), _facts(after)
     for rank in sorted({*facts[0], *facts[1]}):
         one, other = facts[0].get(rank), facts[1].get(rank)
@@ -152,7 +152,7 @@ def _where(facts: Mapping[str, str] | None) -> str | None:
 
 
 def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
-    """Return the values that a table gives for each rank and its server, without missing ones."""
+    """Return for each rank the values that a table states about the rank and its server, omitting missing values."""
     facts = {}
     for server in cluster.servers:
         about_server = {name: getattr(server, name) for name in ("server_id", "host_ip", "super_pod_id")}

@@ -1,4 +1,4 @@
-"""Query this machine for its devices, their addresses and its own address. Every program that is run has a timeout."""
+"""Find this machine's devices, their addresses, and its own address. Every program run for this has a timeout."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Answer:
     complaint: str  # its stderr
 
     def address(self) -> str | None:
-        """Return the text after the address label, valid or not; None if there is no such line."""
+        """Return the text after the address label in the output, valid or not; None if no line has this label."""
         match = _ADDRESS.search(self.output) if self.status == 0 else None
         return None if match is None else match[1].partition("/")[0]  # an IPv6 address may have a prefix length
 
@@ -65,12 +65,12 @@ def has_nvidia_smi() -> bool:
 
 
 def davinci_ids() -> tuple[int, ...]:
-    """Return the ids of this machine's Ascend devices, ascending."""
+    """Return the ids of this machine's Ascend devices, in ascending order."""
     return proc.davinci_ids(DEVICE_FILES)
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """Return the devices `ids` with their addresses, IPv4 if available. Block up to `patience_s` for each answer.
+    """Ask hccn_tool for the address of each device in `ids`, IPv4 if available. Blocks up to `patience_s` per call.
 
     Raises:
         UnreadableError: hccn_tool is missing.
@@ -102,7 +102,7 @@ def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tupl
 
 
 def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """Return the GPUs of this machine; a GPU that is split into MIG devices counts once. Block up to `patience_s`.
+    """Ask nvidia-smi for this machine's GPUs, blocking up to `patience_s`. A GPU split into MIG devices counts once.
 
     Raises:
         UnreadableError: nvidia-smi is missing.
@@ -119,7 +119,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
 
 
 def own_server_id() -> str:
-    """Return this machine's address on the default route, or its host name if there is none.
+    """Return the address that this machine uses on its default route, or its host name if it has none.
 
     Loopback addresses are skipped, because they are the same on every server. No packet is sent, and no name is looked
     up.
@@ -136,7 +136,7 @@ def own_server_id() -> str:
 
 
 def _ask(command: Sequence[str], patience_s: float) -> Answer:
-    """Run a program in its own process group, and kill the group at the end, so that no child process remains.
+    """Run a program in its own process group, and kill the group at the end, so that no child processes remain.
 
     Raises:
         UnreadableError: the program cannot be started.

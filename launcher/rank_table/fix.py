@@ -1,10 +1,10 @@
-"""Repair faults in a table's text that need no decision by a person.
+"""Repair those faults in a table's text that need no decision by a person.
 
 Repairs are made in passes, because one repair can uncover further faults: first the JSON syntax, then single values and
 missing counts, then the order of entries. Everything else stays the same, byte for byte: indentation, the order of
 keys, line endings, a byte order mark. Ranks, ids and addresses keep their values.
 
-A wrong count may be the only trace of a lost entry. So a corrected count is offered, and written only on request.
+A wrong count may be the only trace of a lost entry. So a corrected count is only offered, and written on request.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Step(NamedTuple):
 
 @frozen
 class Fixed:
-    """A repaired table. `data` is the new content of the file, or `original` itself if there is nothing to repair."""
+    """A repaired table. `data` is the file's new content, or `original` itself if there is nothing to repair."""
 
     original: bytes
     data: bytes
@@ -71,8 +71,8 @@ class Fixed:
     def diff(self, name: str) -> str:
         """Return the changes as a unified diff; empty if only the encoding changes.
 
-        For texts with more than `MAX_DIFF_LINES` lines, return the number of changed lines and a command that compares
-        them.
+        If either text has more than `MAX_DIFF_LINES` lines, return the number of changed lines and a command that
+        compares the texts.
         """
         if self.before == self.after:
             return ""
@@ -87,7 +87,7 @@ class Fixed:
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
-    """Return the table in `data` with its faults repaired. Nothing is written; `path` is used in messages.
+    """Return the table in `data` with its faults repaired. No file is written; `path` is used only in messages.
 
     With `sort`, entries are sorted by rank unless this breaks a rule of the reader in `profile`. With `unsafe`, repairs
     that may hide a fault are made as well. UTF-16 and UTF-32 are converted to UTF-8. Text that cannot be decoded is not
@@ -132,7 +132,7 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Return the steps as repairs, with their lines in the `first` text. `history` maps current offsets to it."""
+    """Return the steps as repairs, with their lines in the `first` text, to which `history` maps current offsets."""
     repairs = []
     for step in steps:
         offset = step.edits[0].start
@@ -143,14 +143,14 @@ def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origi
 
 
 def _encoded(text: str) -> bytes:
-    """Encode with a byte order mark, so that the text's own first character is not read as one."""
+    """Encode the text with a byte order mark, so that a mark at the start of the text itself stays a character."""
     return codecs.BOM_UTF8 + text.encode()
 
 
 def _next_pass(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[list[_Step], list[_Step]]:
-    """Return the repairs that are possible now, without overlaps, and the offers: repairs that may hide a fault."""
+    """Return the repairs that are possible now and do not overlap, and separately those that may hide a fault."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if any(step.code == "RT112" for step in steps) and not _fits_format(document, steps, path, profile):
@@ -174,14 +174,14 @@ def _next_pass(
 
 
 def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
-    """Return whether lists and objects have the right places after `steps`. If not, another bracket is wrong."""
+    """Return whether the text after `steps` has lists and objects where its format needs them."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     errors = parse_rank_table(_encoded(text), path, profile).errors
     return not any(error.code in OF_SHAPE for error in errors)
 
 
 def _apart(steps: Iterable[_Step]) -> list[_Step]:
-    """Return the steps in file order; of several that edit the same characters, only the first."""
+    """Return the steps in file order. If several steps edit the same characters, only the first is kept."""
     kept: list[_Step] = []
     end = 0
     for step in sorted(steps, key=lambda step: step.edits):
@@ -209,7 +209,7 @@ def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote"
 
 
 def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
-    """Return the edit that writes the suggested value; None if a name, id or address would change its value.
+    """Return the edit that writes the suggested value; None if it would change the value of a name, id or address.
 
     For example, "+07" becomes "7", but "7x" is left to a person although HCCL reads it as 7.
     """
@@ -224,7 +224,7 @@ def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
 
 
 def _added(text: str, addition: Addition, place: Place) -> Edit | None:
-    """Return the edit that adds a member before the one at `place`; None if its layout cannot be copied."""
+    """Return the edit that adds a member before the one at `place`; None if that member's layout cannot be copied."""
     at, neighbour = place.key or 0, json.dumps(addition.before)
     if not text.startswith(neighbour, at):
         return None
@@ -243,10 +243,10 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
 
 
 def _moves_by_rank(document: Document, table: Table) -> Iterator[_Step]:
-    """Yield a step for each list whose entries are not in the order of their ranks: its edits sort the list.
+    """Yield a step for each list whose entries are not sorted by rank. The edits of a step sort the list.
 
-    A list that contains another unsorted list is left for the next pass. Nothing is yielded if the table has no ranks
-    or invalid ones.
+    A list that contains another unsorted list is left for the next pass. If the table has no ranks or invalid ranks,
+    nothing is yielded.
     """
     if table.format not in RANKED or not table.ranks_are_sound:
         return

@@ -23,7 +23,7 @@ _SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
 
 
 class Place(NamedTuple):
-    """The position of a line, or a command-line option, with which an error message starts."""
+    """The origin of a value, for the start of an error message: a line of a file, or a command-line option."""
 
     name: str
     line: int | None = None  # None: of an option
@@ -35,9 +35,9 @@ class Place(NamedTuple):
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether hostfiles, rankfiles and node lists can contain the name.
+    """Return whether hostfiles, rankfiles and node lists can contain `name`.
 
-    With exactly one colon, it would be a name and a count.
+    A name with exactly one colon is not allowed, because it would be read as a name and a count.
     """
     return _HOST_NAME.fullmatch(text) is not None and text.count(":") != 1
 
@@ -91,7 +91,7 @@ def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cl
 
 
 def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
-    """Return servers with the given numbers of devices. Ranks are numbered from the first server to the last.
+    """Return a cluster with a given number of devices per server. Ranks are numbered from the first server to the last.
 
     Raises:
         TlaunchError: there are more than `MAX_COUNT` devices.
@@ -148,7 +148,7 @@ def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
 
 
 def _host_line(place: Place, line: str, ignored: dict[str, None]) -> tuple[str, int | None]:
-    """Return the host of a line, and its count. Ignored keys are added to `ignored`."""
+    """Return the host and the count of a hostfile's line. Keys that have no effect are added to `ignored`."""
     host, *settings = re.sub(r"\s*=\s*", "=", line).split()
     count = None
     # MPICH's name:8. Text with two or more colons is an IPv6 address, unless it is in brackets.
@@ -211,7 +211,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
 
 
 def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
-    """Return the reason why slots are cores, not devices, for a message; None if they are devices."""
+    """Return a message that says why the slots are cores and not devices; None if they are devices."""
     for host, slots in hosts.items():
         for rank, slot in slots.items():
             if not slot.isdecimal() or len(slot) > len(str(MAX_COUNT)):

@@ -35,7 +35,7 @@ def family_of(packed: bytes | None) -> int | None:
 
 
 def why_no_address(address: str) -> str:
-    """Return the reason why `address` is invalid, to append to a message; empty if there is no specific reason.
+    """Return why `address` is invalid, as text to append to a message; empty if there is no specific reason.
 
     >>> why_no_address("10.277.0.10"), why_no_address("10.1.1"), why_no_address("node1")
     (': 277 is more than 255', ': it has 3 numbers, not 4', '')
@@ -79,12 +79,12 @@ def _ipv6_fault(address: str) -> str:
 
 
 def is_unspecified(packed: bytes | None) -> bool:
-    """Return whether the bytes are 0.0.0.0, which means unset to HCCL, or ::."""
+    """Return True if the address is unspecified (0.0.0.0 or ::). HCCL treats 0.0.0.0 as unset."""
     return packed is not None and not any(packed)
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Return the end of the sentence `"address" is ...` for an address that `owner`, such as a device, cannot have."""
+    """Complete the sentence `"address" is ...` with the reason why `owner`, such as a device, cannot have it."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"unspecified, and cannot be the address of a {owner}"

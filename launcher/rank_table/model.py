@@ -1,7 +1,7 @@
-"""The rows of a table, in one form for all formats, over which rules run even if the table has faults.
+"""The rows of a table, in the same form for all formats. Rules examine these rows, even if the table has faults.
 
-Values of the wrong type are None, and the schema reports them. So one fault does not hide another, and rules need no
-type checks.
+Values of the wrong type are None in the rows, and the schema reports them. So one fault does not hide another, and
+rules need no type checks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DeviceRow(NamedTuple):
     rank_pointer: Pointer | None = None  # the object that holds the rank, if not the device's own
 
     def word(self, key: str) -> str:
-        """Return the key's name in this format."""
+        """Return the name that the table's format uses for a key."""
         return self.words.get(key, key)
 
     def at(self, key: str | None = None) -> Pointer:
@@ -86,12 +86,12 @@ class DeviceRow(NamedTuple):
         return holder + (self.words.get(key, key),)  # noqa: RUF005 - twice as fast as (*holder, ...)
 
     def written(self, key: str) -> Any:
-        """Return the raw value of a key; None if it is missing."""
+        """Return the value of a key as it is in the file; None if it is missing."""
         return self.fields.get(self.words.get(key, key))
 
 
 class ServerRow(NamedTuple):
-    """A server of a table, one row each. Some formats name a server several times or not at all."""
+    """A server of a table. Each server has one row, even if the format names it several times or not at all."""
 
     number: int  # its index in Table.servers
     pointer: Pointer  # its object, or the first object that names it
@@ -134,7 +134,7 @@ class PodRow(NamedTuple):
 
 @frozen
 class Table:
-    """All rows, in file order."""
+    """All rows of a table, in file order."""
 
     format: Format
     fields: dict[str, Any]
@@ -153,13 +153,13 @@ class Table:
 
     @cached_property
     def ranks_are_sound(self) -> bool:
-        """True if the ranks are exactly 0 .. n-1, so that rules about their order make sense."""
+        """True if the ranks are exactly 0 to n - 1. Only then can rules check the order of ranks."""
         ranks = {device.global_rank for device in self.devices}
         return self.servers_are_complete and len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
 
     @cached_property
     def servers_are_complete(self) -> bool:
-        """True unless groups hide devices of servers: an instance names no server, or an entry could not be read."""
+        """False if devices of a server may be missing: an instance names no server, or an entry is unreadable."""
         return not self.groups or (
             all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
             and all(one.entry_count == (one.device_count or 0) for group in self.groups for one in group.instances)
@@ -168,12 +168,12 @@ class Table:
 
     @cached_property
     def packed_addresses(self) -> dict[str, bytes | None]:
-        """The bytes of every device address; None for an invalid address."""
+        """Each device address as bytes; None for an invalid address."""
         return {address: packed_address(address) for device in self.devices for address in device.addresses}
 
     @cached_property
     def address_families(self) -> dict[str, int | None]:
-        """The family (4 or 6) of every device address; None if it is invalid or cannot belong to a device.
+        """The family (4 or 6) of each device address; None if it is invalid or cannot belong to a device.
 
         In v1.1 an unspecified address is allowed: HCCL uses the node's address for a rank that computes on the host.
         """
@@ -183,7 +183,7 @@ class Table:
 
     @cached_property
     def uses_host_nics(self) -> bool:
-        """True if HCCL uses the servers' own addresses: rank 0 has a host_ip and no device_ip."""
+        """True if HCCL uses the servers' network cards: rank 0 has no device_ip, but its server has a host_ip."""
         first = next((device for device in self.devices if device.global_rank == 0), None)
         return first is not None and not first.addresses and self.servers[first.server].has_host_ip
 
@@ -194,7 +194,7 @@ class Table:
 
     @cached_property
     def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
-        """Servers with their ranks, ascending, starting with the server of rank 0. Requires sound ranks."""
+        """Each server with its ranks in ascending order, starting with the server of rank 0. Requires sound ranks."""
         pairs = []
         for server in self.servers:
             ranks = sorted(device.global_rank for device in server.devices if device.global_rank is not None)
@@ -210,7 +210,7 @@ class Table:
 
     @cached_property
     def address_counts(self) -> Counter[int]:
-        """The number of devices for each number of addresses."""
+        """How many devices have 0, 1, 2 or more addresses, as a counter keyed by the number of addresses."""
         return Counter(len(device.addresses) for device in self.devices)
 
 
@@ -224,7 +224,7 @@ def cluster_of(table: Table, device: Callable[[DeviceRow], Device]) -> Cluster:
 
 
 def text_at(fields: Mapping[str, Any], key: str) -> str | None:
-    """Return the string under `key`; None if it is missing or not a string."""
+    """Return the string under `key`; None if it is missing or of another type."""
     value = fields.get(key)
     return value if isinstance(value, str) else None
 
@@ -260,7 +260,7 @@ class InstanceRow(NamedTuple):
 
     @property
     def device_count(self) -> int | None:
-        """The length of its list of devices, including invalid entries; None without a list."""
+        """The length of the instance's device list, including invalid entries; None if it has no list."""
         return entry_count(self.fields, "devices")
 
 
@@ -271,18 +271,18 @@ class GroupRow(NamedTuple):
 
     @property
     def instance_count(self) -> int | None:
-        """The length of its list of instances, including invalid entries; None without a list."""
+        """The length of the group's instance list, including invalid entries; None if it has no list."""
         return entry_count(self.fields, "instance_list")
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:
-    """Return the length of a list; None if it is missing or empty, which other rules report."""
+    """Return the length of the list under `key`; None if it is missing or empty, which other rules report."""
     value = fields.get(key)
     return len(value) if isinstance(value, list) and value else None
 
 
 def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
-    """Yield ids and ranks in a notation that only HCCL accepts: device, key, text, number."""
+    """Yield each id and rank in a notation that only HCCL accepts, as (device, key, text, number)."""
     for device in table.devices:
         fields = device.fields
         # Fast path: this loop runs over every device of every table.
@@ -295,7 +295,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """Yield the first server whose name sorts before the name of the server ranked before it, with that server."""
+    """Yield the first two servers, consecutive by rank, whose names are not in dictionary order."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

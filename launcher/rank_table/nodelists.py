@@ -20,7 +20,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 
 
 def write_nodelist(cluster: Cluster) -> str:
-    """Return the servers as one compressed line, in their order. All servers must have equally many devices."""
+    """Return the servers, in order, as one compressed line. All servers must have the same number of devices."""
     return f"{compress([server.server_id for server in cluster.servers])}\n"
 
 
@@ -65,7 +65,7 @@ def expand(line: str, place: Place, limit: int = MAX_HOSTS) -> Iterator[str]:
 
 
 def order_of_slurm(cluster: Cluster) -> Iterator[str]:
-    """Yield a note if Slurm would sort the servers into another order."""
+    """Yield a note if Slurm would put the servers into another order."""
     names = [server.server_id for server in cluster.servers]
     # node2 comes before node10: text and number parts alternate, so parts of the same type are compared.
     split = {name: enumerate(_DIGITS.split(name)) for name in names}
@@ -81,7 +81,7 @@ def order_of_slurm(cluster: Cluster) -> Iterator[str]:
 
 
 def compress(names: list[str]) -> str:
-    """Return the shortest node list in the given order. Neighbours that differ only in their last number share an item.
+    """Return the shortest node list in the given order. Neighbours that differ only in their last number are merged.
 
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'
@@ -101,7 +101,7 @@ def compress(names: list[str]) -> str:
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
-    """Yield the items between the commas that are outside brackets."""
+    """Split the line at the commas outside brackets, and yield the items."""
     depth, item = 0, ""
     for char in line:
         depth += (char == "[") - (char == "]")
@@ -120,7 +120,7 @@ def _items(line: str, place: Place) -> Iterator[str]:
 
 
 def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
-    """Return the numbers in a pair of brackets. They keep the width of a range's first number: 08-10 is 08, 09, 10."""
+    """Return the numbers in a pair of brackets, with the width of a range's first number: 08-10 is 08, 09, 10."""
     numbers: list[str] = []
     for entry in map(str.strip, ranges.split(",")):
         match = _RANGE.fullmatch(entry)

@@ -20,7 +20,7 @@ Trie = dict[str | int, Any]
 
 
 class Place(NamedTuple):
-    """The position of a value, as offsets into the text."""
+    """The position of a value in the text, as offsets."""
 
     key: int | None  # the start of its key; None for list items and the document itself
     start: int
@@ -43,7 +43,7 @@ def json_pointer(pointer: Pointer) -> str:
 
 
 class Lines:
-    """An index of the line starts of `text`, by blocks. It takes a thousandth of the memory of the text."""
+    """An index of the line starts of `text`, one entry per block. It takes a thousandth of the text's memory."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -77,8 +77,8 @@ class Lines:
 def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = False) -> dict[Pointer, Place]:
     """Return the positions of the values at `pointers`, omitting missing ones.
 
-    If a key is repeated, its last use counts. Set `repeated_keys` if the text may have some: the search then cannot
-    stop early. The recursion depth is the length of the longest pointer.
+    If a key is repeated, its last use counts. Set `repeated_keys` if the text may have repeated keys: the search then
+    cannot stop early. The recursion depth is the length of the longest pointer.
     """
     first = _blank_end(text, 0)
     if not pointers or first == len(text):
@@ -104,7 +104,7 @@ class _Locator:
         self._endless = endless
 
     def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
-        """Search the value at `at` until `goal` positions are known in total; return its end."""
+        """Search the value at `at` for wanted values until `goal` positions are known in total; return its end."""
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
@@ -128,7 +128,7 @@ class _Locator:
 
 
 def _separator_end(text: str, at: int) -> int:
-    """Skip blanks and a comma or colon between them."""
+    """Skip a comma or colon and the blanks around it; return where they end."""
     at = _blank_end(text, at)
     return _blank_end(text, at + 1) if text[at] in ",:" else at
 
@@ -167,7 +167,7 @@ class Edit(NamedTuple):
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
-    """Return the changed text and the edits that were made, ascending. Removals include blanks that become superfluous.
+    """Return the changed text and the edits in ascending order. Removals also take blanks that become superfluous.
 
     Edits must not overlap.
 
@@ -193,7 +193,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 def overwritten(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with exactly these edits, which must be ascending."""
+    """Return the text with exactly these edits applied. The edits must be in ascending order."""
     parts, at = [], 0
     for edit in edits:
         parts += [text[at : edit.start], edit.text]
@@ -202,7 +202,7 @@ def overwritten(text: str, edits: Iterable[Edit]) -> str:
 
 
 class Origins:
-    """A map from positions after `apply_edits` to positions before it."""
+    """Maps positions in a text after `apply_edits` to positions before it."""
 
     def __init__(self, made: Iterable[Edit]) -> None:
         self._edits = list(made)
@@ -211,7 +211,7 @@ class Origins:
         self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
 
     def offset(self, offset: int) -> int:
-        """Return the position before the edits for `offset`; for new text, the start of its edit."""
+        """Return the position before the edits that corresponds to `offset`; for new text, the start of its edit."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -224,7 +224,7 @@ def _is_removal(edit: Edit) -> bool:
 
 
 def _tidied(text: str, edit: Edit) -> Edit:
-    """Extend a removal to superfluous blanks around it, or to its line if nothing else is on it. Keep words apart."""
+    """Extend a removal to superfluous blanks, or to the whole line if nothing else is on it. Words stay separated."""
     if not _is_removal(edit):
         return edit
     left, right = edit.start, edit.end

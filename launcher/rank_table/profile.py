@@ -1,4 +1,4 @@
-"""The hardware and the reading program that a table is checked for."""
+"""The hardware and the reading program for which a table is checked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ CONSUMERS = {
 
 @frozen
 class Profile:
-    """The hardware and the reader to check for.
+    """The hardware and the reading program to check for.
 
     Raises:
         KeyError: `chip` is not in CHIPS, or `consumer` not in CONSUMERS.

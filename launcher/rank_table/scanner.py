@@ -46,7 +46,7 @@ class _Frame:
 
     @property
     def starts_entry(self) -> bool:
-        """True if an entry may start: after a comma, or at the beginning."""
+        """True if an entry may start here: after a comma, or at the beginning of a container."""
         return self.comma is not None or self.count == 0
 
     def end_value(self) -> None:
@@ -55,7 +55,7 @@ class _Frame:
 
 
 class _Stack:
-    """The open containers, outermost first, and the repeated keys."""
+    """The containers that are open, outermost first, and the repeated keys found so far."""
 
     def __init__(self, *, only_repeats: bool) -> None:
         self.frames = [_Frame("", 0, "")]
@@ -98,8 +98,8 @@ class Scanner:
     def run(self) -> tuple[list[Fault], list[RepeatedKey], str | None]:
         """Scan the text to its end, or to the first fault after which scanning cannot continue.
 
-        Return the faults, without doubtful repairs, the repeated keys, and the text with all patches applied; None if
-        that is not the intended JSON.
+        Return the faults (doubtful repairs removed), the repeated keys, and the text with all patches applied. The text
+        is None if the patches do not lead to the intended JSON.
         """
         at = 0
         while not (self._done or self._log.stopped or self._stack.has_enough):
@@ -133,7 +133,7 @@ class Scanner:
         return faults, repeats, repaired
 
     def _touches_last(self, token: Token) -> bool:
-        """Return whether two values touch and one of them is quoted: a quote is missing or superfluous."""
+        """Return whether two values touch and one of them is quoted, so that a quote is missing or superfluous."""
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
@@ -232,7 +232,7 @@ class Scanner:
     # --- containers and their members ---
 
     def _skip_plain_entries(self, at: int) -> int:
-        """Skip entries without faults that start at `at`, one step each, with the same effect as the handlers."""
+        """Skip faultless entries from `at` on, one step per entry. The effect is the same as that of the handlers."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
         next_one = (tokens.member_pattern() if of_object else tokens.entry_pattern()).match
@@ -254,7 +254,7 @@ class Scanner:
         return at
 
     def _close(self) -> None:
-        """Leave a container, and report a trailing comma."""
+        """Leave the current container, and report a trailing comma in it."""
         at, message = self._stack.top.comma, f"trailing comma before {CLOSING[self._stack.top.bracket]}"
         if at is not None:
             hint = "remove this comma, or add the entry that is missing after it"

@@ -57,7 +57,7 @@ class Field(NamedTuple):
     example: str | None  # None: the field is optional
 
     def suits(self, fields: Fields, name: str) -> bool:
-        """Return whether the field is obviously valid. Other fields may be valid, too."""
+        """Return True if the field is obviously valid. If False, it may still be valid."""
         return type(fields[name]) is self.kind or self.kind is object if name in fields else self.example is None
 
 
@@ -103,7 +103,7 @@ class Shape:
 
 
 class Shapes:
-    """A collector of shape faults of a document's objects: at most `at_most` faults, and one per unknown key."""
+    """Collects faults in the shape of a document's objects: at most `at_most` faults, and one per unknown key."""
 
     def __init__(self, at_most: int = MAX_FAULTS) -> None:
         self._at_most = at_most
@@ -140,7 +140,7 @@ class Shapes:
             self._unknown[shape, key] = first, around, uses + 1
 
     def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
-        """Yield the objects in the list `key` of the object at `pointer`, with pointers, up to the limit of faults.
+        """Yield each object in the list `key` of the object at `pointer`, with its pointer, up to the limit of faults.
 
         Empty lists and entries that are not objects are recorded and skipped. `check` records lists that are missing or
         of the wrong type.
@@ -183,7 +183,7 @@ class Shapes:
 
 
 def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
-    """Yield unused device ids; for a list of one device, first the number of its instance."""
+    """Yield unused device ids. If the list has one device, start with the number of its instance."""
     used = {read_decimal(entry.get(DEVICE_ID)) for entry in entries if isinstance(entry, dict)}
     first = pointer[-1] if len(entries) == 1 and pointer and isinstance(pointer[-1], int) else 0
     return (number for number in count(first % LAB_DEVICES) if number not in used)
@@ -235,7 +235,7 @@ def shown(value: Any) -> str:
 
 
 def _retyped(kind: str, value: Any) -> str | None:
-    """Return the value as JSON of the wanted type, by adding or removing quotes; None if that is not enough."""
+    """Return the value as JSON of the wanted type, with quotes added or removed; None if that does not suffice."""
     if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:

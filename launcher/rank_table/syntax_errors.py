@@ -1,4 +1,4 @@
-"""Faults of text that is not JSON, with messages and repairs."""
+"""Faults of a text that is not JSON, with messages and repairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PUNCTUATION = " \t{}[],:"
 
 
 class Remedy(Enum):
-    """A change that makes the brackets match. At most one can: each leaves a different number of brackets open."""
+    """A change that makes the brackets match. At most one can, since each leaves a different number of them open."""
 
     REMOVE = "remove it"
     REPLACE = "write the other kind in its place"
@@ -29,9 +29,9 @@ class Remedy(Enum):
 
 
 def remedy(text: str, at: int, opened: str) -> Remedy | None:
-    """Return the change for the bracket at `at`, which does not close the last bracket of `opened`.
+    """Return the change that repairs the bracket at `at`, which does not match the last bracket of `opened`.
 
-    None if no change makes the rest of the text match. Reads the rest up to a bracket that cannot match.
+    Returns None if no change makes the rest of the text match. Reads the rest up to a bracket that cannot match.
 
     >>> remedy("[1, 2}", 5, "[").name, remedy("[1}, 2]", 2, "[").name, remedy("{[1}", 3, "{[").name
     ('REPLACE', 'REMOVE', 'CLOSE_BEFORE')
@@ -123,7 +123,7 @@ def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
 def unmatched(
     text: str, token: Token, opened: tuple[str, int], way: Remedy | None, *, comma: int | None, needless_comma: str
 ) -> Fault:
-    """Report a closing bracket that does not match `opened`, a bracket and its line.
+    """Report a closing bracket that does not match the open one. `opened` is the open bracket and its line.
 
     `comma` is the position of the comma before the bracket. `needless_comma` is "before" or "after": the comma that
     becomes superfluous when the bracket is removed. If `way` makes the rest of the text match, it is the repair.
@@ -151,7 +151,7 @@ def unmatched(
 
 
 def closed_before_key(text: str, key: int, colon_end: int, opened: str) -> Edit | None:
-    """Return the edit that closes a list before the comma in front of a key; None if the rest then does not match."""
+    """Return the edit that closes a list before the comma in front of a key; None if this does not repair the rest."""
     before = text[:key].rstrip(" \t\r\n")
     if not before.endswith(",") or not _match(text, colon_end, opened[:-1]):
         return None

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Format(Enum):
-    """The known formats: the name shown to users, the title, and for related files that HCCL does not read, their use."""
+    """The known formats, each with a name and a title. A file that HCCL does not read also has a note on its use."""
 
     _value_: str
     title: str
@@ -146,7 +146,7 @@ def recognise(document: Any) -> Format | None:
 
 
 def groups_are_servers(document: dict[str, Any]) -> bool:
-    """Return whether `group_list` contains servers: the document is a v1.0 table with different key names."""
+    """Return whether `group_list` contains servers, as in a v1.0 table whose keys have other names."""
     groups = document.get("group_list")
     if "server_list" in document or not isinstance(groups, list) or not groups:
         return False

@@ -87,7 +87,7 @@ def _common_format(reports: Sequence[TableReport]) -> str:
 
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Yield errors for servers and addresses that are in two files. Repeats within a file are found by the reader."""
+    """Yield errors for servers and addresses that occur in two files. The reader finds repeats within one file."""
     first: dict[tuple[str, str], _Named] = {}
     found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # some formats repeat the server for each device
     for report in reports:
@@ -119,7 +119,7 @@ def _more(count: int) -> Iterator[str]:
 
 
 def _loopbacks(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Yield errors for servers whose name is a loopback address, which is ambiguous between servers."""
+    """Yield errors for servers named by a loopback address, which refers to a different machine on each server."""
     if sum(report.servers for report in reports) < 2:
         return
     tables = [(report, report.table) for report in reports if report.table is not None]

@@ -1,4 +1,4 @@
-"""Read a rank table: decode, parse, check, and return the cluster that it describes. Also replaces a file's content."""
+"""Read a rank table: decode, parse and check it, and return the cluster it describes. Also replaces file contents."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TableReport:
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
     def render(self, columns: int | None = None) -> str:
-        """Return the problems as text, for a terminal of `columns` columns if there is one. See `render_problems`."""
+        """Return the problems as text; `columns` is the terminal's width, if there is one. See `render_problems`."""
         return render_problems(self.problems, self.document, str(self.path), columns=columns)
 
 
@@ -98,7 +98,7 @@ def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = 
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
-    """Check the content of a table. `path` is used in messages."""
+    """Check the content of a table. `path` is used only in messages."""
     from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads every rule
 
     with _without_garbage_collection():
@@ -111,7 +111,7 @@ def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> Tab
 
 
 def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple[Problem, ...]]:
-    """Return the cluster that the table at `path` describes, and the table's warnings.
+    """Return the cluster that the table at `path` describes, and the warnings about the table.
 
     Devices are sorted by global rank within their server; servers are in file order. Blocks while reading the file.
 
@@ -126,7 +126,7 @@ def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple
 
 
 def unread_note(reports: Iterable[TableReport]) -> str | None:
-    """Return a note that lists the keys of these tables that no reader uses; None if there are none."""
+    """Return a note that lists the keys in these tables that no program reads; None if there are no such keys."""
     keys: dict[str, None] = {}
     for report in reports:
         unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
@@ -142,7 +142,7 @@ def unread_note(reports: Iterable[TableReport]) -> str | None:
 
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
-    """Return a single problem for a text that was not intended as JSON: a list of hosts, or a program."""
+    """Return a single problem for a text that is not meant to be JSON: a list of hosts, or a program."""
     from launcher.rank_table.detect import certainly_plain, program_kind  # noqa: PLC0415
 
     name = printable(str(path))
@@ -160,10 +160,10 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection, which only costs time while hundreds of thousands of objects are created and kept.
+    """Disable garbage collection while hundreds of thousands of objects are created that stay in use.
 
-    The new objects are not searched afterwards, either: they are moved to the oldest generation, which is rarely
-    collected.
+    Afterwards, the new objects are moved to the oldest generation, which is rarely collected, so they are not searched
+    soon.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -201,7 +201,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
 
 
 def read_stream(file: BinaryIO | FileIO, name: str, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Read up to the end, in pieces, because a single read would allocate `max_bytes` at once.
+    """Read a stream to its end in chunks, because a single read would allocate `max_bytes` at once.
 
     Raises:
         UnreadableError: there are more than `max_bytes`.

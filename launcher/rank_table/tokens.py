@@ -54,7 +54,7 @@ _OBJECT = rf"\{{{_BLANKS}(?:{_MEMBER}(?:,{_BLANKS}{_MEMBER}){{0,32}})?\}}"
 # A valid table does not need the next two patterns, and compiling them takes longer than checking the table.
 @cache
 def member_pattern() -> re.Pattern[str]:
-    """Return a pattern for a member of an object, including its comma, or up to the closing bracket."""
+    """Return a pattern that matches a member of an object with the comma after it, or up to the closing bracket."""
     key = r'"(?P<key>[^"\\\x00-\x1f]*)"'
     return re.compile(
         rf"{_BLANKS}{key}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BLANKS}(?:(?P<comma>,)|(?=\}}))"
@@ -63,7 +63,7 @@ def member_pattern() -> re.Pattern[str]:
 
 @cache
 def entry_pattern() -> re.Pattern[str]:
-    """Return a pattern for an entry of a list, including its comma, or up to the closing bracket."""
+    """Return a pattern that matches an entry of a list with the comma after it, or up to the closing bracket."""
     return re.compile(rf"{_BLANKS}(?:(?P<object>{_OBJECT})|{_PLAIN_SCALAR}){_BLANKS}(?:(?P<comma>,)|(?=\]))")
 
 
@@ -81,7 +81,7 @@ class Token(NamedTuple):
 
 
 def next_token(text: str, at: int) -> Token:
-    """Return the first token of `text` at or after `at`, after blanks; END at the end of the text."""
+    """Return the first token of `text` at or after `at`, skipping blanks; END at the end of the text."""
     match = _token_pattern().match(text, at)
     if match is None:
         return _odd_token(text, at)
@@ -99,7 +99,7 @@ def string_body_end(text: str, start: int) -> int:
 
 
 def _odd_token(text: str, at: int) -> Token:
-    """Return a string with escapes, a broken string, END, or a single invalid character."""
+    """Return the token for a string with escapes, a broken string, the end of the text, or an invalid character."""
     blank = _BLANK.match(text, at)
     start = blank.end() if blank else at
     if start == len(text):
@@ -111,6 +111,6 @@ def _odd_token(text: str, at: int) -> Token:
 
 
 def has_repeated_key(flat_object: str) -> bool:
-    """Return whether an object matched by `entry_pattern` has a repeated key."""
+    """Return whether the text of an object, matched by `entry_pattern`, has a repeated key."""
     keys = [text for text, colon in _KEY_OR_VALUE.findall(flat_object) if colon]
     return len(set(keys)) < len(keys)

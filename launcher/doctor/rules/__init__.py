@@ -1,4 +1,4 @@
-"""Judge the facts that servers reported. The same evidence always gives the same findings, in the same order."""
+"""Judge the facts that servers reported. Equal evidence gives equal findings, in the same order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _merged(found: Iterable[Finding], evidence: Evidence) -> Iterator[Finding]:
-    """Merge findings with the same text about several servers, since many servers may have the same problem."""
+    """Merge findings that have the same text for several servers, since many servers may have the same problem."""
     alike: dict[tuple[str, Severity, str | None, str], list[Finding]] = {}
     for one in found:
         words = one.message.replace(evidence.named(one.servers), _SERVERS) if len(one.servers) == 1 else one.message

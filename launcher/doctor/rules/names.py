@@ -1,4 +1,4 @@
-"""Rules about server names: how each server resolves them, and whether servers have their addresses in the table."""
+"""Rules about server names: how servers resolve them, and whether servers have their addresses from the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNANSWERED = "no answer within {seconds:g} s for {names} on {servers}"
 
 
 def unknown_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers can resolve all names. Names that are unknown on the same servers are one finding."""
+    """Check that all servers can resolve all names. Names that are unknown on the same servers share a finding."""
     if not evidence.has_several_servers:
         return
     alike: dict[tuple[str, frozenset[int]], dict[str, set[tuple[int, int]]]] = defaultdict(dict)
@@ -51,9 +51,9 @@ def unknown_names(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _who_knows(evidence: Evidence, owner: int, without: frozenset[int], *, is_known: bool) -> str:
-    """Return the message template for the servers that do not know a name of `owner`.
+    """Return a message template that says which servers do not know the name of server `owner`.
 
-    `is_known`: another server has resolved the name. Servers that did not answer may know it.
+    `is_known` is True if another server has resolved the name. Servers that did not answer may know it.
     """
     if len(without) == len(evidence.cluster.servers):
         return _NOWHERE
@@ -64,7 +64,7 @@ def _who_knows(evidence: Evidence, owner: int, without: frozenset[int], *, is_kn
 
 
 def loopback(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no name resolves to loopback on another server, which would then connect to itself."""
+    """Check that no server's name resolves to loopback on another server, which would then connect to itself."""
     for owner, name in _table_names(evidence) if evidence.has_several_servers else ():
         found = {index: one for index, facts in evidence.facts.items() if (one := facts.resolution(name))}
         others = sorted(index for index, one in found.items() if index != owner and _is_local(one))
@@ -77,7 +77,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check the servers' hostnames: gloo listens at the address of the hostname, unless an interface is chosen."""
+    """Check each server's hostname: gloo listens at the address of the hostname, unless an interface is chosen."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}
@@ -114,7 +114,7 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
 
 
 def differing_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that a name has a common address on all servers that resolve it. Another rule checks loopback."""
+    """Check that the servers that resolve a name have an address of it in common. Another rule checks loopback."""
     for owner, name in _table_names(evidence):
         addresses = {
             index: frozenset(one.addresses)
@@ -138,7 +138,7 @@ def slow_name(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def same_hostname(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no two machines have the same hostname: MPI would treat their ranks as ranks of one machine."""
+    """Check that no two machines have the same hostname: MPI would treat their ranks as ranks of a single machine."""
     for servers in groups({index: facts.hostname for index, facts in evidence.facts.items()}).values():
         if len({evidence.facts[index].machine or index for index in servers}) > 1:
             yield Finding(
@@ -149,7 +149,7 @@ def same_hostname(evidence: Evidence) -> Iterator[Finding]:
 
 
 def foreign_address(answer: Answer) -> Mapping[str, Any] | None:
-    """Check that the server's address in the table belongs to one of its interfaces, at which libraries listen."""
+    """Check that each server has its address in the table on an interface, because libraries listen there."""
     resolution = answer.facts.resolution(answer.name)
     own = addresses_of(address for interface in answer.facts.interfaces for address in interface.addresses)
     if not answer.evidence.has_several_servers or resolution is None or not resolution.addresses or not own:

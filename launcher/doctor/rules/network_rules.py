@@ -1,4 +1,4 @@
-"""Rules about interfaces and ports, and about two servers of the table that are one machine."""
+"""Rules about interfaces, ports, and servers of the table that are the same machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIXES = ("NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME")
 
 
 def chosen_interfaces(evidence: Evidence) -> Iterator[Finding]:
-    """Check that the interfaces chosen by variables exist, and lead to the other servers."""
+    """Check that interfaces chosen by environment variables exist, and that they lead to the other servers."""
     for index, facts in evidence.answers():
         for variable, value in facts.interface_variables:
             if (finding := _judge_choice(evidence, index, variable, value)) is not None:
@@ -56,7 +56,7 @@ def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> 
 
 
 def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
-    """Return for each server the interface in `carriers` that has its address in the table, or else the busiest one."""
+    """Return for each server the interface in `carriers` that has its table address, or else its busiest interface."""
     found = []
     for index, names in enumerate(carriers):
         wanted, each = _having_address(evidence, index), names.split(",")
@@ -65,9 +65,9 @@ def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def unexpected_interface(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings about servers whose data did not use the interface with their address in the table.
+    """Yield a finding about servers whose data did not use the interface with their address in the table.
 
-    `measured`: the interface of each server. Interfaces that variables choose are checked by `chosen_interfaces`.
+    `measured` names the interface that each server used. `chosen_interfaces` checks interfaces that variables choose.
     """
     said = {}
     for index, name in enumerate(measured):
@@ -86,7 +86,7 @@ def unexpected_interface(measured: Sequence[str], evidence: Evidence) -> Iterato
 
 
 def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
-    """Check that the MTU is the same on the interfaces between servers. If it differs, large packets may be lost."""
+    """Check that the interfaces between servers have the same MTU. If they do not, large packets may be lost."""
     used = {
         index: _by_table(evidence, index, facts)
         or next((one for one in facts.interfaces if one.name == facts.default_interface), None)
@@ -101,7 +101,7 @@ def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def ports(evidence: Evidence) -> Iterator[Finding]:
-    """Check that ports are free, and outside the kernel's range for automatic ports."""
+    """Check that the chosen ports are free, and outside the range from which the kernel chooses ports automatically."""
     for index, facts in evidence.answers():
         first, last = facts.first_ephemeral_port, facts.last_ephemeral_port
         for port in facts.ports:
@@ -121,7 +121,7 @@ def ports(evidence: Evidence) -> Iterator[Finding]:
 
 
 def one_machine(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no two servers are the same machine: they would share its network, and perhaps its devices."""
+    """Check that no two servers are the same machine, because they would share its network and perhaps its devices."""
     known = groups({index: facts.machine or f"unknown {index}" for index, facts in evidence.facts.items()})
     for servers in (servers for servers in known.values() if len(servers) > 1):
         devices = [device.device_id for index in servers for device in evidence.cluster.servers[index].devices]
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (chosen_interfaces, mtu_differs, ports, one_machine)
 
 
 def _chosen(variable: str, value: str, facts: Facts) -> list[Interface]:
-    """Return the interfaces that the library would use, by the documented syntax of NCCL and HCCL."""
+    """Return the interfaces that a library would use, according to the documented syntax of NCCL and HCCL."""
     if variable == "HCCL_IF_IP":
         wanted_addresses = addresses_of([value])
         return [one for one in facts.interfaces if wanted_addresses & addresses_of(one.addresses)]
@@ -162,13 +162,13 @@ def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
 
 
 def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
-    """Return the addresses of the server's name on the server itself, without loopback."""
+    """Return the addresses to which a server resolves its own name, without loopback addresses."""
     resolution = facts.resolution(server_id)
     return addresses_of(one for one in resolution.addresses if not is_loopback(one)) if resolution else frozenset()
 
 
 def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
-    """Return the interfaces that have the server's address in the table; eth0 if the address is labelled eth0:1."""
+    """Return the interfaces that have the server's address in the table. An address labelled eth0:1 is on eth0."""
     facts = evidence.facts.get(index)
     if facts is None:
         return ()

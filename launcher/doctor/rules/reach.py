@@ -24,7 +24,7 @@ Way = tuple[int, int]  # sender, receiver
 
 
 class _Ways:
-    """The failed connections between servers, of all tested ones. Each is reported once."""
+    """The failed connections out of all tested connections between servers. Each failed connection is reported once."""
 
     def __init__(self, tried: Collection[Way], failed: Collection[Way]) -> None:
         self._left = dict.fromkeys(failed)
@@ -36,7 +36,7 @@ class _Ways:
                 self._failed[end][way[end]].append(way)
 
     def take_all(self, server: int, end: int) -> list[Way]:
-        """Take all connections from (`end` 0) or to (`end` 1) a server, if there are several and all of them failed."""
+        """If all tested connections from (`end` 0) or to (`end` 1) a server failed, take them. One is not enough."""
         ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
         if len(ways) < 2 or len(ways) != self._tried[end][server]:
             return []
@@ -45,7 +45,7 @@ class _Ways:
         return ways
 
     def pairs(self) -> list[list[Way]]:
-        """Return the remaining connections, one or both directions of each pair."""
+        """Return the connections that are left, grouped by pair: one or both directions of each."""
         pairs: dict[frozenset[int], list[Way]] = defaultdict(list)
         for way in sorted(self._left):
             pairs[frozenset(way)].append(way)
@@ -53,7 +53,7 @@ class _Ways:
 
 
 def join_failed(evidence: Evidence) -> Iterator[Finding]:
-    """Yield one finding per cause, with all servers that it affects; its hint names the first of them."""
+    """Yield one finding per cause, with all servers that it affects. The hint names the first of these servers."""
     for failure, servers in groups(evidence.join_failures).items():
         hint = failure.hint and failure.hint.replace(SERVER, evidence.name(servers[0]))
         message = f"{evidence.named(servers)}: {failure.why}"
@@ -61,7 +61,7 @@ def join_failed(evidence: Evidence) -> Iterator[Finding]:
 
 
 def no_answer(evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings about servers without facts or with errors, except those with a known join failure."""
+    """Yield findings about servers with errors or without facts, except servers whose join failure is known."""
     unknown = set(range(len(evidence.cluster.servers))) - set(evidence.facts) - set(evidence.join_failures)
     if silent := tuple(sorted(unknown - set(evidence.troubles))):
         yield Finding(
@@ -77,7 +77,7 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
 
 
 def unreachable(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers reach each other. A server that no other can reach, or that reaches none, is one finding.
+    """Check that all servers reach each other. A server that no other reaches, or that reaches none, has one finding.
 
     Other rules report lost packets, a server that does not reach itself, and unknown names.
     """
@@ -123,7 +123,7 @@ def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, att
 
 
 def not_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Check that a server reaches itself at its address in the table, as its ranks do.
+    """Check that each server reaches itself at its address in the table, because its ranks do the same.
 
     Other rules report wrong addresses and unknown names.
     """
@@ -147,9 +147,9 @@ def not_itself(evidence: Evidence) -> Iterator[Finding]:
 
 
 def large_packets(evidence: Evidence) -> Iterator[Finding]:
-    """Check that large packets arrive. A server that loses them to or from all others is one finding.
+    """Check that large packets arrive. A server that loses them to or from all others is reported in one finding.
 
-    Only some pairs are tested with large packets, each by both ends.
+    Only some pairs are tested with large packets, each pair from both ends.
     """
     lost, tried = set(), set()
     for server, attempts in evidence.reach.items():

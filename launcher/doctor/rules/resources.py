@@ -28,9 +28,9 @@ Find = Callable[[Answer], Mapping[str, Any] | None]
 def _folder(
     purpose: str, is_wrong: Callable[[Folder, int], bool], breaks: Callable[[Folder], bool] = lambda _: False
 ) -> Find:
-    """Return a check of the directory with this purpose. `is_wrong` gets the directory and the number of ranks.
+    """Return a rule that checks the directory with this purpose. `is_wrong` gets the directory and the number of ranks.
 
-    `breaks`: whether a run would fail if this is the runs directory.
+    `breaks` states whether a run would fail if this directory is the runs directory.
     """
 
     def find(answer: Answer) -> Mapping[str, Any] | None:
@@ -60,7 +60,7 @@ def _is_nearly_full(folder: Folder, _ranks: int) -> bool:
 
 
 def _shared_memory_of(ranks: int) -> int:
-    """Return the shared memory that the ranks of a server and their data loaders need, in bytes."""
+    """Return how much shared memory the ranks of a server and their data loaders need, in bytes."""
     return SHARED_MEMORY_PER_RANK_BYTES * ranks if ranks > 1 else 0
 
 
@@ -70,13 +70,13 @@ def _is_small(folder: Folder, ranks: int) -> bool:
 
 
 def _is_used_up(folder: Folder, ranks: int) -> bool:
-    """Return whether shared memory is large enough but full: killed ranks leave files in it."""
+    """Return whether shared memory is large enough but full, for example with files of killed ranks."""
     free, total = folder.free_bytes, folder.total_bytes
     return free is not None and total is not None and free < _shared_memory_of(ranks) <= total
 
 
 def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_unlimited: bool = False) -> Find:
-    """Return a check of the soft limit `name`. `is_unlimited`: the hint recommends no limit."""
+    """Return a check of the soft limit `name`. `is_unlimited`: the hint recommends to set no limit."""
 
     def find(answer: Answer) -> Mapping[str, Any] | None:
         limit, least = answer.facts.limit(name), wanted(answer)
@@ -94,7 +94,7 @@ def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_u
 
 
 def few_files(answer: Answer) -> Mapping[str, Any] | None:
-    """Check the limit of open files: gloo connects every rank to every other, for each group of dp, mp and pp.
+    """Check the limit of open files. In each group of dp, mp and pp, gloo connects every rank to every other rank.
 
     With accelerators, ranks do not use gloo by default.
     """
@@ -107,7 +107,7 @@ def few_files(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def locked_memory(answer: Answer) -> Mapping[str, Any] | None:
-    """Check the limit of locked memory if there are RDMA network cards, which access memory directly."""
+    """Check the limit of locked memory on servers with RDMA network cards, which access memory directly."""
     found = _low_limit("memlock", "ulimit -l", lambda _: LOCKED_BYTES)(answer)
     if found is None or not answer.facts.rdma_devices or not answer.evidence.has_several_servers:
         return None
@@ -127,12 +127,12 @@ def few_cpus(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def _visible(facts: Facts) -> tuple[int, ...]:
-    """Return the ids of the visible devices. NVIDIA devices are numbered from 0, even in a container with a subset."""
+    """Return the ids of visible devices. NVIDIA devices are numbered from 0, even in a container with some of them."""
     return facts.ascend_devices or tuple(range(len(facts.nvidia_devices)))
 
 
 def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
-    """Check that the table's devices exist. If no server has any devices, this is not a problem."""
+    """Check that the devices of the table exist. If no server has any device, this is not a problem."""
     if not any(map(_visible, answer.evidence.facts.values())):
         return None
     visible = _visible(answer.facts)

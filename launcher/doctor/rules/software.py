@@ -1,4 +1,4 @@
-"""Rules about software, rank table and clocks, which should be equal on all servers."""
+"""Rules about software, rank tables and clocks, which should be the same on all servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MUST_AGREE = {
 
 
 def clock_skew(evidence: Evidence) -> Iterator[Finding]:
-    """Compare clocks, which determine the order of merged logs and the first failure."""
+    """Compare the servers' clocks: they determine the order of merged logs, and which failure came first."""
     if len(evidence.offsets_s) < 2:
         return
     middle_s = median(evidence.offsets_s.values())
@@ -57,7 +57,7 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
 
 
 def interpreters(evidence: Evidence) -> Iterator[Finding]:
-    """Compare the paths of Python: different environments explain other differences."""
+    """Compare the paths of Python, since different environments explain other differences between servers."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
     if len(said) > 1:
         message = f"Python is {evidence.each(said)}"
@@ -87,7 +87,7 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
-    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name; None if unnecessary."""
+    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name; None if it does not hang."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
     needed = " ".join(f"{name}={value}" for name, value in answer.facts.mpi_variables)

@@ -1,1 +1,1 @@
-"""The formats, one package each: read.py builds rows from a document, rules.py finds faults."""
+"""The formats, one package each: a reader builds rows from a document, rules find faults."""

@@ -40,13 +40,13 @@ def dump(value: Any) -> str:
 
 
 class Rows(NamedTuple):
-    """A list that is written with one line per entry. An object that contains one has one line per member."""
+    """A list that is written with one line per entry. An object that contains such a list has one line per member."""
 
     entries: Iterable[Mapping[str, Any]]
 
 
 def table_text(table: Mapping[str, Any]) -> str:
-    """Return a table as text. Only `Rows` and the objects around them take several lines. None values are omitted."""
+    """Return a table as JSON text. Only `Rows` and objects around them take several lines. None values are omitted."""
     return f"{_laid_out(table, 0)}\n"
 
 
@@ -65,13 +65,13 @@ def _laid_out(value: Any, indent: int) -> str:
 
 
 def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
-    """Return the options named by `keys`, in that order."""
+    """Return the options whose keys are in `keys`, in the order of `keys`."""
     known = dict(options)
     return {key: known[key] for key in keys if key in known}
 
 
 def parsed(text: str) -> Any:
-    """Parse an option that contains JSON; None if it is not JSON."""
+    """Parse an option whose value is JSON; return None if it is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
-    """Refuse two ranks on one device. Only in v2.0, a spare device may have the id of the device that it replaces."""
+    """Yield a reason if two ranks share a device id, which is valid only in v2.0, for a spare device."""
     for server in cluster.servers:
         ids = sorted(device.device_id for device in server.devices if device.device_id != HOST_RANK)
         twice = next((one for one, other in pairwise(ids) if one == other), None)
@@ -130,7 +130,7 @@ def devices_of(cluster: Cluster) -> Iterator[Device]:
 
 @frozen
 class Target:
-    """A target format of a conversion. Invariant: `write` gets only clusters whose keys are in `keys`."""
+    """A target format of a conversion. Invariant: `write` gets only clusters whose optional keys are all in `keys`."""
 
     name: str  # `Format.value`, or the name of a file for another launcher
     write: Callable[[Cluster], str]
@@ -196,7 +196,7 @@ V1_2 = Target("v1.2", write_v1_2, _KEYS | SUPER_POD, (*DEVICE_LIMITS, super_pods
 
 
 def write_v2_0(cluster: Cluster) -> str:
-    """Write a v2.0 table, with ranks server by server to keep the order of the servers."""
+    """Write a v2.0 table. Ranks are listed server by server, to keep the order of the servers."""
     options = picked(cluster.options, RANK_TABLE_OPTIONS)
     head = {"version": "2.0", "status": "completed", **options, "rank_count": cluster.device_count}
     return table_text({**head, "rank_list": Rows(map(_a5_rank, devices_of(cluster)))})
@@ -210,7 +210,7 @@ def _a5_rank(device: Device) -> dict[str, Any]:
 
 
 def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
-    """Refuse ranks without network layers. Layers describe the cabling of the machines and cannot be invented."""
+    """Yield a reason if a rank has no network layers: they describe the cabling and cannot be invented."""
     hint = "generate the v2.0 table on the servers, since other formats do not describe the network layers"
     for server in cluster.servers:
         for device in server.devices:

@@ -13,9 +13,9 @@ from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 @rule("RT331", "an invalid address", formats=STRINGS, ascend_only=True)
 def address_invalid(table: Table) -> Iterator[Finding]:
-    """device_ip and host_ip are IPv4 or IPv6 addresses. A device_ip may contain several, separated by commas.
+    """device_ip and host_ip must be IPv4 or IPv6 addresses. A device_ip may contain several, separated by commas.
 
-    Placeholders such as 10.*.*.* are refused even on a single server, where the key may be empty or missing. The
+    A placeholder such as 10.*.*.* is refused even on a single server, where device_ip may be empty or missing. The
     unspecified addresses 0.0.0.0 and :: are refused, too: HCCL treats 0.0.0.0 as unset.
     """
     for server in table.servers:
@@ -47,7 +47,7 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
 
 @rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1})
 def address_repeated(table: Table) -> Iterator[Finding]:
-    """Each device has its own network card and address. HCCL compares the addresses of the whole file as text.
+    """Each device has its own network card, so each address must be unique in the file. HCCL compares them as text.
 
     A repeated address is a mistake on any hardware.
     """
@@ -69,11 +69,10 @@ def address_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT333", "a device without the required device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_missing(table: Table) -> Iterator[Finding]:
-    """Between servers, devices communicate over their own network cards, so every device needs an address.
+    """To communicate between servers, every device uses its own network card and needs the address of this card.
 
-    A single server does not need addresses, and a single super pod does not either, since it has direct links. A
-    cluster may also use the servers' cards: then every server has a host_ip, and device_ip is optional, except on an
-    A2.
+    Addresses are not needed on a single server, or in a single super pod, which has direct links. A cluster may also
+    use the servers' network cards: then every server needs a host_ip, and device_ip is optional, except on an A2.
     """
     # HCCL's parser accepts more: an empty text on a 910, and anything on an A3, because it reads the devices before the
     # super pods. Such a table fails later, when the first two servers connect, so it is reported now.
@@ -105,7 +104,7 @@ def _no_string(device: DeviceRow) -> bool:
 
 @rule("RT334", "devices with different numbers of addresses", formats=SERVER_LISTS, ascend_only=True)
 def address_counts_differ(table: Table) -> Iterator[Finding]:
-    """All devices must have the same number of addresses. An unset device_ip counts as one."""
+    """All devices must have the same number of addresses. An unset device_ip counts as one address."""
     if not table.devices or set(table.address_counts) <= {0, 1} or len(table.address_counts) == 1:
         return
     expected = max(1, len(table.devices[0].addresses))
@@ -119,7 +118,7 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_families_mixed(table: Table) -> Iterator[Finding]:
-    """In a cluster of several servers, all devices use the same address family, and so do all servers."""
+    """In a table with several servers, all device_ip must be of one family, IPv4 or IPv6, and so must all host_ip."""
     if len(table.servers) < 2:
         return
     hosts = ((server.at("host_ip"), address_family(server.host_ip)) for server in table.servers if server.host_ip)
@@ -134,7 +133,8 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
 def host_address_missing(table: Table) -> Iterator[Finding]:
     """If HCCL uses the servers' own network cards, every server needs a host_ip.
 
-    HCCL uses them if rank 0 has no device_ip but its server has a host_ip, or if a device has "host" as net_position.
+    HCCL uses these cards if rank 0 has no device_ip but its server has a host_ip, or a device has "host" as
+    net_position.
     """
     reason = None
     if "net_position" in table.keys and any(device.fields.get("net_position") == "host" for device in table.devices):

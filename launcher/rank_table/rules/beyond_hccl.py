@@ -1,4 +1,4 @@
-"""Rules beyond HCCL's: warnings for any table, and rules of single readers, which apply only if the reader is named.
+"""Rules that HCCL does not have: warnings for any table, and requirements of one reader, checked if it is named.
 
 A table has no netmasks, so rules about segments search for a netmask that fits.
 """
@@ -33,9 +33,9 @@ for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for r
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
-    """MindSpore requires ranks in the dictionary order of server_id ("10.0.0.10" before "10.0.0.9").
+    """MindSpore requires that ranks follow the dictionary order of server_id, "10.0.0.10" before "10.0.0.9".
 
-    Other programs accept any order.
+    Other programs accept ranks in any order.
     """
     for before, server in disorder(table):
         message = f'server "{server.name}" has higher ranks than "{before.name}", but is before it in dictionary order'
@@ -45,7 +45,7 @@ def rank_order_unusual(table: Table) -> Iterator[Finding]:
 
 @warning("RT403", "ranks of servers are interleaved", formats=RANKED)
 def ranks_interleaved(table: Table) -> Iterator[Finding]:
-    """The ranks of a server should be consecutive: neighbouring ranks are expected to be close in the network."""
+    """Ranks of a server should be consecutive: programs expect neighbouring ranks to be close in the network."""
     if not table.ranks_are_sound:
         return
     for server, ranks in table.servers_by_rank:
@@ -60,7 +60,7 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
 
 @warning("RT404", "a number that only HCCL accepts", formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
-    """HCCL skips blanks and a plus before a number, and ignores text after it. Other readers refuse such numbers."""
+    """HCCL ignores blanks and a plus sign before a number, and any text after it. Other readers refuse such numbers."""
     for key in COUNTS & table.fields.keys():
         written = text_at(table.fields, key)
         yield from _unusual((key,), written, read_decimal(written))
@@ -84,10 +84,10 @@ def _unusual(pointer: Pointer, written: str | None, number: int | None) -> Itera
 
 @warning("RT410", "device addresses in unusual segments", ascend_only=True)
 def segments_unusual(table: Table) -> Iterator[Finding]:
-    """On 910 servers, devices 0 to 3 are in four different network segments, and devices i and i + 4 share one.
+    """On 910 servers, devices 0 to 3 are in four different network segments, and devices i and i + 4 share a segment.
 
-    The segments are the same on all servers. Servers with later chips may have all devices in one segment. A table has
-    no netmasks, so this warns only if no netmask can match this layout.
+    The four segments are the same on all servers. Servers with later chips may have all devices in one segment. A table
+    has no netmasks, so tlaunch warns only if no netmask leads to such segments.
     """
     is_910 = table.chip.is_910
     # Without --chip, assume a 910 if every server has devices 0 to 7.
@@ -112,7 +112,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
-    """Return the addresses of each position as numbers; empty if any is missing, repeated, or not IPv4."""
+    """Return the addresses of devices as numbers, keyed by device_id modulo 4; empty if any is missing or not IPv4."""
     positions: dict[int, list[int]] = defaultdict(list)
     packed_addresses = table.packed_addresses
     if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
@@ -151,9 +151,9 @@ def _named(device: DeviceRow) -> str:
     replaces="RT402",
 )
 def rank_order_refused(table: Table) -> Iterator[Finding]:
-    """MindSpore's tutorials require ranks in the dictionary order of server_id: "10.0.0.10" before "10.0.0.9".
+    """MindSpore's tutorials require that ranks follow the dictionary order of server_id, "10.0.0.10" before "10.0.0.9".
 
-    For other readers this is the warning RT402.
+    Without `--for mindspore`, tlaunch reports such ranks as RT402.
     """
     for before, server in disorder(table):
         first = min(device.global_rank or 0 for device in server.devices)
@@ -164,7 +164,7 @@ def rank_order_refused(table: Table) -> Iterator[Finding]:
 
 @for_mindspore("RT502", "a number that Python does not read, for MindSpore", formats=STRINGS, replaces="RT404")
 def number_refused_by_python(table: Table) -> Iterator[Finding]:
-    """MindSpore's scripts parse rank_id and device_id with Python's int(), which refuses "3abc". HCCL reads it as 3."""
+    """HCCL reads "3abc" as 3. MindSpore's scripts parse rank_id and device_id with int(), which refuses "3abc"."""
     for device, key, written, number in odd_numbers(table):
         try:
             is_read = int(written) == read_decimal(written)
@@ -177,10 +177,10 @@ def number_refused_by_python(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT511", "a server without pod_ip, for msrun", severity=Severity.WARNING, formats=SERVER_LISTS)
 def pod_ip_missing(table: Table) -> Iterator[Finding]:
-    """The scheduler of msrun finds the ranks of a host by its pod_ip.
+    """The scheduler of msrun looks up the ranks of a host by the host's pod_ip.
 
-    If any server has no pod_ip, msrun does not use the ranks of the table. It numbers processes in the order of their
-    hosts' addresses as text, and HCCL refuses a table with other ranks.
+    If any server has no pod_ip, msrun ignores the ranks of the table. It then numbers processes in the order of their
+    hosts' addresses, sorted as text. HCCL refuses the table if its ranks differ from these numbers.
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
@@ -192,7 +192,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun compares pod_ip with each host's own address.
 
-    A placeholder never matches: the log reports that HOST_IP cannot be found, and the ranks are not used.
+    A placeholder never matches: msrun then logs that HOST_IP cannot be found, and ignores the ranks of the table.
     """
     for server in table.servers:
         written = server.fields.get("pod_ip")
@@ -204,9 +204,9 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """Local process i of msrun gets device i and the rank of entry i of the server's list, so entry i must be device i.
+    """With msrun, local process i uses device i and the rank in entry i of its server: entry i must be device i.
 
-    The rule applies only if pod_ip is set. Without it, msrun does not use the ranks of the table.
+    This rule applies only to servers with a pod_ip. Without pod_ip, msrun ignores the ranks of the table.
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
@@ -221,9 +221,9 @@ def device_misplaced(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT514", "a format whose ranks msrun does not use", severity=Severity.WARNING)
 def format_unused_by_msrun(table: Table) -> Iterator[Finding]:
-    """The scheduler of msrun reads pod_ip in server_list, which only v1.0 and v1.2 have.
+    """The scheduler of msrun reads pod_ip from server_list. Only formats v1.0 and v1.2 have this list.
 
-    With other formats, msrun numbers processes in the order of their hosts' addresses as text.
+    With other formats, msrun numbers processes in the order of their hosts' addresses, sorted as text.
     """
     if table.format not in SERVER_LISTS:
         message = f"msrun does not use the ranks of this format ({table.format.title})"

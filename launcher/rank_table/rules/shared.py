@@ -25,10 +25,10 @@ def count_differs(
     listed: str | None = None,
     in_quotes: bool = True,
 ) -> Iterator[Finding]:
-    """Report a count under `key`, in the object at `at`, that differs from the length `found` of its list.
+    """Report the count under `key`, in the object at `at`, if it differs from `found`, the length of its list.
 
-    A missing count or list is not reported. Since the list may be wrong instead, the rewrite has a doubt. `listed` is
-    the key of the list, for the message.
+    A missing count or list is not reported. The finding marks its rewrite as doubtful, since the list may be wrong
+    instead. `listed` is the key of the list, for the message.
     """
     number = read_decimal(fields.get(key)) if in_quotes else integer_at(fields, key)
     written = text_at(fields, key) if in_quotes else number
@@ -51,7 +51,7 @@ def count_differs(
 
 
 def name_unusable(at: Pointer, name: str | None, limit: int, hint: str, *, empty_hint: str = "") -> Iterator[Finding]:
-    """Report a name of more than `limit` bytes, and with an `empty_hint` also an empty name."""
+    """Report a name longer than `limit` bytes and, if `empty_hint` is given, an empty name."""
     length = 0 if name is None else len(name.encode(errors="surrogatepass"))
     if name == "" and empty_hint:
         yield Finding(at, f"{at[-1]} is empty", empty_hint)
@@ -73,7 +73,7 @@ def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "th
 
 
 def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row]]:
-    """Yield each row whose value occurred before, with the first row that has it."""
+    """Yield each row whose value has occurred before, with the first row that has this value."""
     first: dict[Hashable, _Row] = {}
     for value, row in rows:
         if value in first:

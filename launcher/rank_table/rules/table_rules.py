@@ -39,10 +39,10 @@ QUARTETS = {frozenset(map(int, ids)) for ids in ("0123", "4567", "0145", "0246",
 
 @rule("RT311", "the table is not completed", hccl_code="EI0004", formats=STRINGS)
 def status_not_completed(table: Table) -> Iterator[Finding]:
-    """Clouds write a table in steps; its `status` is "completed" when it is final.
+    """Cloud services write a table in steps, and set its `status` to "completed" when it is final.
 
-    HCCL reads the file again once a second until it is completed, for up to 30 minutes, and then fails. tlaunch does
-    not wait.
+    HCCL reads the file again every second until the status is "completed", and fails after 30 minutes. tlaunch does not
+    wait.
     """
     status = text_at(table.fields, "status")
     if status is not None and status != COMPLETED:
@@ -53,7 +53,7 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
 
 @rule("RT313", "a server without a usable name", formats=STRINGS - {Format.V1_1})
 def server_id_unusable(table: Table) -> Iterator[Finding]:
-    """A server_id is any name of 1 to 64 characters; it need not be an address."""
+    """A server_id may be any name of 1 to 64 bytes. It need not be an address."""
     hint, empty_hint = "write a shorter, unique name", "write the server's address or name"
     for server in table.servers:
         yield from name_unusable(server.at("server_id"), server.server_id, SERVER_ID_LIMIT, hint, empty_hint=empty_hint)
@@ -61,7 +61,7 @@ def server_id_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT314", "a server_id used twice", formats=SERVER_LISTS | {Format.V1_1})
 def server_id_repeated(table: Table) -> Iterator[Finding]:
-    """Servers are identified by server_id, compared as text. All devices of a server must be in one entry."""
+    """server_id identifies a server and must be unique. List all devices of a server in one entry."""
     for server, earlier in repeated((server.server_id, server) for server in table.servers if server.server_id):
         message = f'{server.word("server_id")} "{server.name}" is used twice'
         hint = "write the other server's own address, or put the devices of one server into one entry"
@@ -70,10 +70,10 @@ def server_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT351", "a version that does not match the table's list", formats=frozenset(VERSIONS.values()))
 def version_of_another_format(table: Table) -> Iterator[Finding]:
-    """HCCL chooses the format by `version`, and expects the format's list.
+    """`version` determines the format of a table, and thereby the list that HCCL expects in it.
 
-    With 1.0 and 1.2 this is `server_list`, with 1.1 `node_list`, with 2.0 `rank_list`. A table with `group_list` has no
-    version.
+    Versions "1.0" and "1.2" need `server_list`, "1.1" needs `node_list`, and "2.0" needs `rank_list`. A table with
+    `group_list` has no version.
     """
     found = list_of_another(table.fields, table.format)
     if found is not None and groups_are_servers(table.fields):
@@ -95,9 +95,9 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
 
 @rule("RT301", "a rank id outside 0 .. n-1", formats=RANKED)
 def rank_outside(table: Table) -> Iterator[Finding]:
-    """Ranks are numbered over the whole file, from 0, without gaps.
+    """The n devices of a table must have the ranks 0 to n - 1, numbered over the whole file without gaps.
 
-    HCCL sorts the devices by rank and refuses the table if the rank at position i is not i.
+    HCCL sorts the devices by rank, and refuses the table unless the device at each position i has rank i.
     """
     last = len(table.devices) - 1
     # If entries could not be read, the remaining ranks may be right, and a hint would renumber a valid table.
@@ -109,7 +109,7 @@ def rank_outside(table: Table) -> Iterator[Finding]:
 
 @rule("RT302", "a rank id used twice", formats=RANKED)
 def rank_repeated(table: Table) -> Iterator[Finding]:
-    """To HCCL, two devices with one rank are one process, and another rank is missing."""
+    """Every device needs its own rank. If two devices share a rank, HCCL treats them as one process."""
     for device, earlier, free in _misplaced(table):
         if earlier is not None:
             message = f"rank_id {device.global_rank} is used twice"
@@ -118,7 +118,7 @@ def rank_repeated(table: Table) -> Iterator[Finding]:
 
 
 def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int | None]]:
-    """Yield the devices whose rank must change: the device, the device that already has the rank, and an unused rank.
+    """Yield each device whose rank must change, the device that already has this rank (if any), and an unused rank.
 
     Worked example: ranks 0 2 2 7 on four devices. The second 2 and the 7 are misplaced, and 1 and 3 are free.
     """
@@ -149,7 +149,7 @@ def _write(table: Table, free: int | None) -> str:
 
 @rule("RT321", "a number that cannot be read", formats=STRINGS)
 def number_unreadable(table: Table) -> Iterator[Finding]:
-    """device_id and rank_id are non-negative decimal numbers of at most 32 bits, written as strings."""
+    """device_id and rank_id must be non-negative decimal numbers of at most 32 bits, written as strings."""
     keys = NUMBERS if table.format in RANKED else NUMBERS[:1]
     for device in table.devices:
         if device.device_id is not None and (device.global_rank is not None or len(keys) == 1):
@@ -163,7 +163,7 @@ def number_unreadable(table: Table) -> Iterator[Finding]:
 
 @rule("RT322", "a device_id out of range for the hardware", formats=STRINGS, ascend_only=True)
 def device_id_outside(table: Table) -> Iterator[Finding]:
-    """A device_id is the physical id of an accelerator on its server, so the hardware limits it."""
+    """device_id is the physical id of an accelerator on its server. The allowed ids depend on the hardware."""
     limit = _device_id_limit(table)
     for device in table.devices:
         if device.device_id is not None and device.device_id >= limit:
@@ -172,14 +172,14 @@ def device_id_outside(table: Table) -> Iterator[Finding]:
 
 
 def _device_id_limit(table: Table) -> int:
-    """Return the limit of the chip. For a legacy-cloud table, HCCL uses the limit of a 910 on any chip."""
+    """Return the chip's limit for device ids. HCCL applies the limit of a 910 to legacy-cloud tables on any chip."""
     limit = table.chip.device_id_limit
     return min(limit, CHIPS["910"].device_id_limit) if table.format is Format.CLOUD and table.chip.is_ascend else limit
 
 
 @rule("RT323", "a device_id used twice on one server", formats=STRINGS - {Format.V1_1})
 def device_id_repeated(table: Table) -> Iterator[Finding]:
-    """Each device of a server has one entry in the table. Two ranks cannot share a device."""
+    """Each device of a server may have only one entry in the table, because two ranks cannot share a device."""
     for server in table.servers:
         ids = {device.device_id for device in server.devices}
         if len(ids) == len(server.devices):
@@ -195,10 +195,10 @@ def device_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT207", "a format that this chip does not read", ascend_only=True)
 def format_not_read(table: Table) -> Iterator[Finding]:
-    """An A5 reads only v2.0; all other chips read every format except v2.0.
+    """An A5 reads only v2.0 tables. All other chips read every format except v2.0.
 
-    HCCL has one library for A5 and one for all earlier chips, and each refuses the other's tables. The usual cause is a
-    v1.0 table that was written before the hardware was replaced.
+    HCCL has one library for A5 and another for all earlier chips, and each refuses the other's tables. Usually, a v1.0
+    table was written before the hardware was replaced.
     """
     chip, is_newest = table.chip, table.format is Format.V2_0
     if chip.name == "auto" or not chip.is_ascend or (chip.name == A5) == is_newest:
@@ -212,9 +212,9 @@ def format_not_read(table: Table) -> Iterator[Finding]:
 # A warning: an environment variable, or cards without direct links, make such a table valid.
 @warning("RT428", "different devices in the two halves of an A2 server", formats=STRINGS - {Format.V1_1})
 def halves_unlike(table: Table) -> Iterator[Finding]:
-    """An A2 server with sixteen devices has two modules of eight. Device i is linked to device i + 8.
+    """An A2 server with sixteen devices has two modules of eight devices. Device i is linked to device i + 8.
 
-    HCCL refuses a single-server table that does not use the same positions of both modules, unless
+    In a single-server table, HCCL requires devices at the same positions of both modules, unless
     HCCL_INTRA_ROCE_ENABLE=1 sends traffic between the modules over the network.
     """
     if table.chip.name != A2 or len(table.servers) != 1:
@@ -230,7 +230,7 @@ def halves_unlike(table: Table) -> Iterator[Finding]:
 
 @rule("RT341", "a number of devices that a 910 server cannot use", ascend_only=True)
 def device_count_odd(table: Table) -> Iterator[Finding]:
-    """A job uses 1, 2, 4 or 8 devices of a 910 server."""
+    """A job must use 1, 2, 4 or 8 devices of each 910 server."""
     for server in _servers(table):
         if (count := len(server.devices)) not in COUNTS:
             fewer = max(usable for usable in COUNTS if usable < count)
@@ -243,10 +243,10 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """On 910 and 300I servers, a job uses the same number of devices on each server. Other chips allow any number.
+    """On 910 and 300I servers, a job must use equally many devices of each server. Other chips allow different numbers.
 
-    HCCL does not check this in a v1.1 table, whose ranks may compute on hosts. The expected number is the one that a
-    legacy-lab table states, or the most frequent one.
+    HCCL does not check this in a v1.1 table, whose ranks may run on hosts. tlaunch expects the number that a legacy-lab
+    table states, or else the most frequent number.
     """
     servers = _counted(table) if table.chip.equal_servers and table.format not in UNCOUNTED else ()
     counts = Counter(len(server.devices) for server in servers)
@@ -264,7 +264,7 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
 
 
 def _stated_count(table: Table) -> int:
-    """Return the devices per server according to the only group of a legacy-lab table; 0 if it does not say."""
+    """Return the devices per server that the only group of a legacy-lab table states; 0 if it states none."""
     if table.format is not Format.LAB or len(table.groups) != 1:
         return 0
     devices, servers = (read_decimal(table.groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
@@ -273,7 +273,7 @@ def _stated_count(table: Table) -> int:
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
 def quartet_unconnected(table: Table) -> Iterator[Finding]:
-    """Four devices of a 910 server must form a ring: one of the two groups of four, or two pairs across the groups."""
+    """Four devices of a 910 server must form a ring: 0 to 3, 4 to 7, or two of 0 to 3 and the same two plus 4."""
     for server in _servers(table):
         ids = frozenset(device.device_id for device in server.devices if device.device_id is not None)
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:

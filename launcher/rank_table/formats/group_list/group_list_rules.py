@@ -21,22 +21,22 @@ _CLOUD = frozenset({Format.CLOUD})
 
 @rule("RT601", "group_count differs from the number of groups", formats=GROUP_LISTS)
 def groupcount_differs(table: Table) -> Iterator[Finding]:
-    """`group_count` is the length of `group_list`, as a string. HCCL refuses a table in which they differ."""
+    """`group_count` must be the length of `group_list`, written as a string. HCCL refuses the table otherwise."""
     yield from count_differs((), table.fields, "group_count", entry_count(table.fields, "group_list"), "group")
 
 
 @rule("RT602", "instance_count differs from the number of instances", formats=GROUP_LISTS)
 def instancecount_differs(table: Table) -> Iterator[Finding]:
-    """`instance_count` is the length of the group's `instance_list`, as a string. HCCL compares them."""
+    """`instance_count` must be the length of the group's `instance_list`, written as a string. HCCL checks it."""
     for group in table.groups:
         yield from count_differs(group.pointer, group.fields, "instance_count", group.instance_count, "instance")
 
 
 @rule("RT603", "device_num or device_count differs from the number of devices", formats=GROUP_LISTS)
 def devicecount_differs(table: Table) -> Iterator[Finding]:
-    """`device_num` (in a legacy-cloud table `device_count`) is the number of devices of the group, as a string.
+    """`device_num` (`device_count` in a legacy-cloud table) must be the group's number of devices, as a string.
 
-    HCCL counts the devices of all instances and refuses a table in which the numbers differ.
+    HCCL counts the devices of all instances, and refuses the table if the sum differs from this number.
     """
     key = "device_num" if table.format is Format.LAB else "device_count"
     for group in table.groups:
@@ -45,9 +45,9 @@ def devicecount_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT604", "server_num differs from the number of servers", formats=_LAB)
 def server_num_differs(table: Table) -> Iterator[Finding]:
-    """`server_num` is the number of servers of a group: the number of different `server_id` of its instances.
+    """`server_num` must be the group's number of servers: the number of distinct `server_id` of its instances.
 
-    HCCL adds up `server_num` of all groups, and refuses a table with more or fewer servers.
+    HCCL adds up the `server_num` of all groups, and refuses the table if it has more or fewer servers than this sum.
     """
     for group in table.groups:
         sizes = _server_sizes(group)
@@ -58,9 +58,9 @@ def server_num_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT605", "a number of devices per server that HCCL does not support", formats=_LAB, ascend_only=True)
 def part_of_server_unknown(table: Table) -> Iterator[Finding]:
-    """`device_num` divided by `server_num` must be 1, 2, 4, 8 or 16.
+    """The number of devices per server, `device_num` divided by `server_num`, must be 1, 2, 4, 8 or 16.
 
-    A 910 is stricter, and has its own rule. A 300I Duo allows any number.
+    A 910 has a stricter limit, which another rule checks. A 300I Duo allows any number.
     """
     if table.chip.equal_servers:
         return
@@ -74,7 +74,7 @@ def part_of_server_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT606", "a server in two groups", formats=_LAB, ascend_only=True)
 def server_in_two_groups(table: Table) -> Iterator[Finding]:
-    """All instances of a server must be in one group: HCCL adds up `server_num`, and would count the server twice."""
+    """All instances of a server must be in one group. HCCL would count a server once for each of its groups."""
     first: dict[str, tuple[GroupRow, InstanceRow]] = {}
     reported: set[str] = set()
     for group in table.groups:
@@ -104,7 +104,7 @@ def instance_has_several_devices(table: Table) -> Iterator[Finding]:
 
 @rule("RT611", "a group_name used twice", formats=GROUP_LISTS)
 def group_name_repeated(table: Table) -> Iterator[Finding]:
-    """Groups are identified by `group_name`, compared as text. It may be empty, but only in one group."""
+    """`group_name` identifies a group and must be unique, compared as text. One group may have an empty name."""
     groups = table.groups
     names = {text_at(group.fields, "group_name") for group in groups}
     named = ((text_at(group.fields, "group_name"), (number, group)) for number, group in enumerate(groups))
@@ -117,14 +117,14 @@ def group_name_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT612", "a pod_name used twice", formats=_CLOUD)
 def pod_name_repeated(table: Table) -> Iterator[Finding]:
-    """A process finds its ranks by its pod's name, so two pods must not share a name, even in different groups."""
+    """Each process finds its ranks by the name of its pod. So no two pods of a table may have the same name."""
     for (at, name), (earlier, _) in repeated((name, (at, name)) for at, name in _pod_names(table) if name):
         yield Finding(at, f'pod_name "{name[:64]}" is used twice', "write this pod's own name", earlier)
 
 
 @rule("RT613", "a pod without a name", formats=_CLOUD)
 def pod_name_empty(table: Table) -> Iterator[Finding]:
-    """A process finds its ranks by its pod's name. Without a name it has no ranks, and HCCL refuses to start it."""
+    """Each process finds its ranks by the name of its pod. HCCL refuses to start a process of a pod without a name."""
     for at, name in _pod_names(table):
         if not name:
             hint = "write the name that the pod's processes have in RANK_ID"
@@ -133,7 +133,7 @@ def pod_name_empty(table: Table) -> Iterator[Finding]:
 
 @rule("RT614", "a name that is too long", formats=GROUP_LISTS)
 def name_too_long(table: Table) -> Iterator[Finding]:
-    """group_name and pod_name have at most 127 bytes."""
+    """group_name and pod_name may have at most 127 bytes each."""
     names = [((*group.pointer, "group_name"), text_at(group.fields, "group_name") or "") for group in table.groups]
     for at, name in (*names, *(_pod_names(table) if table.format is Format.CLOUD else ())):
         yield from name_unusable(at, name, NAME_LIMIT, "write a shorter name; it only has to be unique")
@@ -143,7 +143,7 @@ def name_too_long(table: Table) -> Iterator[Finding]:
 def nic_location_unsupported(table: Table) -> Iterator[Finding]:
     """Devices communicate over their own network cards, so `para_plane_nic_location` must be "device".
 
-    HCCL refuses "host" (the servers' cards) while it reads the table, and other values later.
+    HCCL refuses "host" (the servers' network cards) when it reads the table, and any other value later.
     """
     location = text_at(table.fields, "para_plane_nic_location")
     if location is not None and location != "device":
@@ -155,7 +155,7 @@ def nic_location_unsupported(table: Table) -> Iterator[Finding]:
 def chip_info_unknown(table: Table) -> Iterator[Finding]:
     """`chip_info` names the chip that a table was written for, usually "910".
 
-    HCCL asks the driver instead. If no chip is specified, tlaunch checks the table for the chip in `chip_info`.
+    HCCL ignores this key and asks the driver. Without `--chip`, tlaunch checks the table for the chip in `chip_info`.
     """
     written = text_at(table.fields, "chip_info")
     if written is not None and written not in CHIP_INFOS:
@@ -165,7 +165,7 @@ def chip_info_unknown(table: Table) -> Iterator[Finding]:
 
 @warning("RT412", "para_plane_nic_num differs from para_plane_nic_name", formats=_LAB)
 def nic_num_differs(table: Table) -> Iterator[Finding]:
-    """`para_plane_nic_num` is the number of network cards in `para_plane_nic_name`. Current HCCL reads neither key."""
+    """`para_plane_nic_num` is the number of network cards in `para_plane_nic_name`. Current HCCL ignores both keys."""
     cards = entry_count(table.fields, "para_plane_nic_name")
     yield from count_differs((), table.fields, "para_plane_nic_num", cards, "network card")
 
@@ -185,7 +185,7 @@ def _device_count(table: Table, group: GroupRow) -> int | None:
 
 
 def _server_sizes(group: GroupRow) -> Counter[str]:
-    """Return the number of instances of each server; empty if an instance names no server."""
+    """Return the number of instances of each server; empty if any instance does not name its server."""
     names = [instance.server_id for instance in group.instances if instance.server_id is not None]
     return Counter(names) if len(names) == group.instance_count else Counter()
 

@@ -1,1 +1,1 @@
-"""v1.1: nodes whose ranks are devices, or processes on the host itself."""
+"""Format v1.1: nodes whose ranks use devices, or run as processes on the host itself."""

@@ -1,4 +1,4 @@
-"""Read v1.1: nodes whose ranks are devices, or processes on the host. All scalars are strings."""
+"""Read v1.1: nodes whose ranks use devices, or run as processes on the host. All scalars are strings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RankShape(Shape):
 
 
 class SuperPodRankShape(Shape):
-    """A rank of a table with heterog_sub_version."""
+    """A rank in a table that has heterog_sub_version."""
 
     rank_id: str = needed('"0" to "n-1", counted over all nodes')
     device_id: str = needed('"0", the id that the driver shows, or "-1" for a rank on the host')
@@ -64,7 +64,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a v1.1 table. A rule about versions reports tables with the list of another format."""
+    """Return the rows of a v1.1 table. If the table has another format's list, a rule about versions reports that."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)
@@ -82,12 +82,12 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster of a table without errors."""
+    """Return the cluster that a v1.1 table without errors describes."""
     return cluster_of(table, partial(_device, in_super_pods=SUB_VERSION in table.fields))
 
 
 def _device(row: DeviceRow, *, in_super_pods: bool) -> Device:
-    """Return a rank. Port 0 means no port, and only host ranks have a bound device."""
+    """Return the device of a rank. Its port is left out if it is 0; only a rank on the host has a bound device."""
     super_device = text_at(row.fields, "sdid") if in_super_pods else None
     is_bound = in_super_pods and row.device_id == HOST_RANK
     bound = text_at(row.fields, "bind_device_id") if is_bound else None

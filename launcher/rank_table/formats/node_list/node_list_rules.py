@@ -19,14 +19,14 @@ SUB_VERSIONS = ("1.2",)
 
 @rule("RT352", "a collective_id that is too long", formats=V1_1)
 def collective_id_long(table: Table) -> Iterator[Finding]:
-    """collective_id is the job's name, any text of at most 127 bytes."""
+    """collective_id is the name of the job. It may be any text of at most 127 bytes."""
     name = text_at(table.fields, "collective_id")
     yield from name_unusable(("collective_id",), name, COLLECTIVE_ID_LIMIT, "write a shorter name")
 
 
 @rule("RT353", "a heterog_sub_version that HCCL does not know", formats=V1_1)
 def sub_version_unknown(table: Table) -> Iterator[Finding]:
-    """heterog_sub_version marks tables for super pods with host and device ranks. Its only value is "1.2"."""
+    """heterog_sub_version marks a super pod table whose ranks run on hosts and devices. Only "1.2" is allowed."""
     written = text_at(table.fields, SUB_VERSION)
     if written is not None and written not in SUB_VERSIONS:
         message = f'{SUB_VERSION} is "{written[:20]}", but HCCL knows only "{SUB_VERSIONS[0]}"'
@@ -35,7 +35,7 @@ def sub_version_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT354", "a mode that HCCL does not know", formats=V1_1)
 def mode_unknown(table: Table) -> Iterator[Finding]:
-    """The mode is the protocol of ranks on hosts: "tcp" or "rdma", in lower case."""
+    """`mode` is the protocol that ranks on hosts use: "tcp" or "rdma", in lower case."""
     written = text_at(table.fields, "mode")
     if written is not None and written not in MODES:
         known = written.strip().lower()
@@ -45,10 +45,10 @@ def mode_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT355", "a node_addr that is not an address", formats=V1_1)
 def node_address_invalid(table: Table) -> Iterator[Finding]:
-    """node_addr must be an IPv4 or IPv6 address, since ranks on a host and devices without a rank_ip use it.
+    """node_addr must be an IPv4 or IPv6 address: it is the address of every rank on a host or without a rank_ip.
 
-    Other formats allow any server name. HCCL treats 0.0.0.0 as unset, and refuses a table in which only some nodes have
-    an address.
+    In other formats, a server may have any name. HCCL treats 0.0.0.0 as unset, and refuses a table in which only some
+    nodes have an address.
     """
     for server in table.servers:
         packed = packed_address(server.server_id or "")
@@ -60,7 +60,7 @@ def node_address_invalid(table: Table) -> Iterator[Finding]:
 
 @rule("RT356", "a port of a rank that cannot be used", formats=V1_1)
 def rank_port_unusable(table: Table) -> Iterator[Finding]:
-    """A port is a string from "0" to "65535". With "0" or without a port, HCCL chooses one."""
+    """The port of a rank is a string from "0" to "65535". If it is "0" or missing, HCCL chooses a port."""
     for device in table.devices:
         written = text_at(device.fields, "port")
         number = read_signed(written)
@@ -71,7 +71,7 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT357", "an sdid that is not a number", formats=V1_1)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
-    """With heterog_sub_version, every rank has an sdid: the device's number in its super pod, or "-1" for none."""
+    """If a table has heterog_sub_version, each rank has an sdid: its device's number in the super pod, or "-1"."""
     if SUB_VERSION not in table.fields:
         return
     for device in table.devices:
@@ -84,7 +84,7 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
 
 @rule("RT358", "a host rank without a bound device", formats=V1_1)
 def host_rank_unbound(table: Table) -> Iterator[Finding]:
-    """With heterog_sub_version, a rank on the host (device_id "-1") names the device that it uses in bind_device_id."""
+    """If a table has heterog_sub_version, a host rank (device_id "-1") must name its device in bind_device_id."""
     if SUB_VERSION not in table.fields:
         return
     for server in table.servers:
@@ -103,9 +103,9 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
 
 @rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
 def node_families_mixed(table: Table) -> Iterator[Finding]:
-    """The addresses of all nodes must be of one family, IPv4 or IPv6, and so must the addresses that ranks use.
+    """All nodes must have addresses of the same family, IPv4 or IPv6, and so must all ranks.
 
-    A rank uses rank_ip, or else node_addr.
+    The address of a rank is its rank_ip or, if that is unset, the node_addr of its node.
     """
     if len(table.servers) < 2:
         return

@@ -35,7 +35,7 @@ _TODAY = {
 
 @rule("RT377", "too many layers", formats=V2_0)
 def levels_many(table: Table) -> Iterator[Finding]:
-    """A rank has at most one entry for each of the layers 0 to 7."""
+    """`level_list` of a rank may have at most one entry for each of the network layers 0 to 7."""
     for device in table.devices:
         written = device.fields.get("level_list")
         if isinstance(written, list) and len(written) > LEVEL_LIMIT:
@@ -45,7 +45,7 @@ def levels_many(table: Table) -> Iterator[Finding]:
 
 @rule("RT378", "a layer that does not exist", formats=V2_0)
 def layer_outside(table: Table) -> Iterator[Finding]:
-    """net_layer is a layer of the network, from 0 (inside a server) to 7."""
+    """net_layer is the number of a network layer, from 0 (the layer inside a server) to 7."""
     for device in table.devices:
         for pointer, layer in _layers(device):
             if not 0 <= layer < LEVEL_LIMIT:
@@ -55,7 +55,7 @@ def layer_outside(table: Table) -> Iterator[Finding]:
 
 @rule("RT379", "layers out of order", formats=V2_0)
 def layers_unordered(table: Table) -> Iterator[Finding]:
-    """The entries of level_list are sorted by net_layer, without repeats."""
+    """The entries of level_list must be sorted by net_layer, and each layer may have only one entry."""
     for device in table.devices:
         for (_, before), (pointer, layer) in pairwise(_sound_layers(device)):
             if layer <= before:
@@ -65,7 +65,7 @@ def layers_unordered(table: Table) -> Iterator[Finding]:
 
 @rule("RT391", "a rank without layer 0", formats=V2_0)
 def layer_zero_missing(table: Table) -> Iterator[Finding]:
-    """Layer 0 determines the devices that share a server with the rank. HCCL refuses a rank without layer 0."""
+    """Network layer 0 determines which ranks share a server. HCCL refuses a rank without an entry for layer 0."""
     for device in table.devices:
         layers = _sound_layers(device)
         if layers and layers[0][1] > 0 and all(one[1] < other[1] for one, other in pairwise(layers)):
@@ -76,7 +76,7 @@ def layer_zero_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT380", "a network without a usable name", formats=V2_0)
 def instance_unusable(table: Table) -> Iterator[Finding]:
-    """net_instance_id is the name of the rank's network in a layer, 1 to 1024 bytes long."""
+    """net_instance_id names the network to which a rank belongs in a layer. It must have 1 to 1024 bytes."""
     for pointer, level in _all_levels(table):
         name = text_at(level, "net_instance_id")
         if name is not None and not 1 <= len(name.encode()) <= NAME_LIMIT:
@@ -86,7 +86,7 @@ def instance_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT381", "an unknown net_type", formats=V2_0)
 def net_type_unknown(table: Table) -> Iterator[Finding]:
-    """net_type is TOPO_FILE_DESC if the driver's topology file describes the links, or CLOS if all reach all."""
+    """net_type is TOPO_FILE_DESC if the driver's topology file describes the links, CLOS if all devices reach all."""
     for pointer, level in _all_levels(table):
         written = text_at(level, "net_type")
         if written is not None and written not in NET_TYPES:
@@ -97,7 +97,7 @@ def net_type_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT382", "an unknown addr_type", formats=V2_0)
 def address_kind_unknown(table: Table) -> Iterator[Finding]:
-    """addr_type is the kind of addr: "EID", "IPV4" or "IPV6", in upper case."""
+    """addr_type states what kind of address `addr` is: "EID", "IPV4" or "IPV6", in upper case."""
     for pointer, address in _all_addresses(table):
         written = address.get("addr_type")
         if isinstance(written, str) and written not in ADDRESS_KINDS:
@@ -107,7 +107,7 @@ def address_kind_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT383", "an address that is not of its addr_type", formats=V2_0)
 def address_of_other_kind(table: Table) -> Iterator[Finding]:
-    """An addr is an IPv4 or IPv6 address, or an EID: 32 hexadecimal digits, as `hccn_tool` shows them."""
+    """An addr must match its addr_type: an IPv4 or IPv6 address, or an EID, 32 hexadecimal digits as in `hccn_tool`."""
     for pointer, address in _all_addresses(table):
         kind, written = text_at(address, "addr_type"), text_at(address, "addr")
         if kind in ADDRESS_KINDS and written is not None and not _is_of_kind(kind, written):
@@ -118,9 +118,9 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
 
 @rule("RT392", "backup addresses that cannot be used", formats=V2_0)
 def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
-    """backup_addr lists up to 16 addresses of the same addr_type that replace addr if its link is down.
+    """backup_addr lists up to 16 addresses that replace `addr` if its link is down. All have its addr_type.
 
-    An EID has none. Older versions of HCCL ignore the key.
+    An address of type EID cannot have a backup address. Older versions of HCCL ignore backup_addr.
     """
     for pointer, level in _all_levels(table):
         for place, address in addresses(pointer, level):
@@ -130,7 +130,7 @@ def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT384", "too many addresses", formats=V2_0)
 def addresses_many(table: Table) -> Iterator[Finding]:
-    """A rank has at most 24 addresses in one layer."""
+    """A rank may have at most 24 addresses in each network layer."""
     for pointer, level in _all_levels(table):
         count = _address_count(level)
         if count > ADDRESS_LIMIT:
@@ -140,7 +140,7 @@ def addresses_many(table: Table) -> Iterator[Finding]:
 
 @rule("RT385", "ranks of one network with different numbers of addresses", formats=V2_0)
 def address_counts_uneven(table: Table) -> Iterator[Finding]:
-    """In a layer, all ranks with the same net_instance_id have the same number of addresses."""
+    """Within a layer, all ranks with the same net_instance_id must have the same number of addresses."""
     first: dict[tuple[int | None, str], tuple[int, Pointer]] = {}
     for pointer, level in _all_levels(table):
         name, layer, count = text_at(level, "net_instance_id"), integer_at(level, "net_layer"), _address_count(level)
@@ -156,7 +156,7 @@ def address_counts_uneven(table: Table) -> Iterator[Finding]:
 
 @rule("RT386", "ports that HCCL cannot use", formats=V2_0)
 def ports_unusable(table: Table) -> Iterator[Finding]:
-    """An address has 1 to 16 ports of its device. Each is a string of at most 32 bytes, such as "0/1"."""
+    """Each address must have 1 to 16 ports of its device. Each port is a string of 1 to 32 bytes, such as "0/1"."""
     for pointer, level in _all_levels(table):
         for place, address in addresses(pointer, level):
             ports = address.get("ports")
@@ -166,7 +166,7 @@ def ports_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT387", "a plane_id that is too long", formats=V2_0)
 def plane_long(table: Table) -> Iterator[Finding]:
-    """plane_id is the name of a network plane, at most 1024 bytes long."""
+    """plane_id is the name of a network plane. It may have at most 1024 bytes."""
     for pointer, address in _all_addresses(table):
         name = text_at(address, "plane_id")
         yield from name_unusable((*pointer, "plane_id"), name, NAME_LIMIT, "write a shorter name")
@@ -174,7 +174,7 @@ def plane_long(table: Table) -> Iterator[Finding]:
 
 @rule("RT389", "a key of a draft of v2.0", formats=V2_0)
 def draft_key(table: Table) -> Iterator[Finding]:
-    """In drafts of v2.0 some keys have other names, which HCCL does not read. Each key is reported once."""
+    """Drafts of v2.0 use other names for some keys. HCCL does not read these names. Each of them is reported once."""
     uses: dict[str, tuple[Pointer, int]] = {}
     for pointer, level in _all_levels(table):
         for key in level.keys() & DRAFT_KEYS.keys() if is_draft(level) else ():
@@ -187,7 +187,7 @@ def draft_key(table: Table) -> Iterator[Finding]:
 
 
 def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty if there are too many, which another rule reports."""
+    """Return the layers of a rank; empty if there are more than HCCL allows, which another rule reports."""
     found = [
         (pointer, layer) for pointer, level in levels(device) if (layer := integer_at(level, "net_layer")) is not None
     ]

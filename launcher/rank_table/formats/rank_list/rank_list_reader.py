@@ -73,7 +73,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a v2.0 table. A rule about versions reports tables with the list of another format."""
+    """Return the rows of a v2.0 table. If the table has another format's list, a rule about versions reports that."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
@@ -94,7 +94,7 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster of a table without errors. Ranks that share the network of the lowest layer form a server."""
+    """Return the cluster that a v2.0 table without errors describes. Ranks in one layer 0 network form a server."""
     return cluster_of(table, _device)
 
 
@@ -129,17 +129,17 @@ def _number(fields: Fields, key: str) -> int | None:
 
 
 def levels(row: DeviceRow) -> Iterator[tuple[Pointer, Fields]]:
-    """Return the layers of a rank that are objects, with pointers."""
+    """Return the entries of a rank's level_list that are objects, each with its pointer."""
     return _objects(row.pointer, row.fields, "level_list")
 
 
 def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields]]:
-    """Return the addresses of a layer that are objects, with pointers."""
+    """Return the entries of a layer's rank_addr_list that are objects, each with its pointer."""
     return _objects(pointer, level, "rank_addr_list")
 
 
 def is_draft(level: Fields) -> bool:
-    """Return whether a layer has keys of a draft instead of the final keys."""
+    """Return whether a layer has keys of a draft of v2.0 instead of the final keys."""
     return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
 
 

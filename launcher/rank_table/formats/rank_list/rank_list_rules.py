@@ -27,7 +27,7 @@ DETOURS = ("true", "false", "")
 
 @rule("RT371", "rank_count differs from the number of ranks", formats=V2_0)
 def rank_count_differs(table: Table) -> Iterator[Finding]:
-    """`rank_count` is the length of `rank_list`, as a number. HCCL allows at most 65536 ranks."""
+    """`rank_count` must be the length of `rank_list`, as a number. HCCL allows at most 65536 ranks."""
     ranks = table.fields.get("rank_list")
     count = len(ranks) if isinstance(ranks, list) else 0
     if count <= RANK_LIMIT:
@@ -39,7 +39,7 @@ def rank_count_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT372", "a number of a rank out of bounds", formats=V2_0)
 def number_outside(table: Table) -> Iterator[Finding]:
-    """A device_id is 0 to 64, a local_id 0 to 63 (64 for the backup device), and a port 1 to 65535."""
+    """Allowed numbers: device_id 0 to 64, local_id 0 to 63 (64 for the backup device), and ports 1 to 65535."""
     for device in table.devices:
         yield from _outside(device.pointer, device.fields, BOUNDS)
         control_plane = device.fields.get("control_plane")
@@ -49,7 +49,7 @@ def number_outside(table: Table) -> Iterator[Finding]:
 
 @rule("RT373", "a second backup device", formats=V2_0)
 def backup_repeated(table: Table) -> Iterator[Finding]:
-    """local_id 64 is the spare device that replaces a broken one. A table may have only one."""
+    """local_id 64 marks the backup device, which replaces a broken device. A table may have only one backup device."""
     for device, first in repeated((BACKUP, device) for device in _backups(table)):
         message = f"local_id {BACKUP} is used twice, but HCCL replaces only one device"
         hint = "write the device's own local_id, 0 to 63"
@@ -58,7 +58,7 @@ def backup_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT374", "a backup device that replaces no device", formats=V2_0)
 def replaced_missing(table: Table) -> Iterator[Finding]:
-    """replaced_local_id of the backup device (local_id 64) is the local_id of the device that it replaces, 0 to 63."""
+    """The backup device (local_id 64) must state in replaced_local_id which device it replaces, from 0 to 63."""
     for device in _backups(table):
         replaced = integer_at(device.fields, "replaced_local_id")
         hint = "the local_id, 0 to 63, of the device that this one replaces"
@@ -74,9 +74,9 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT375", "a replaced device that still has a rank", formats=V2_0)
 def replaced_present(table: Table) -> Iterator[Finding]:
-    """No rank of the table may have the local_id of the device that the backup device replaces.
+    """No rank of the table may have the same local_id as the device that the backup device replaces.
 
-    HCCL compares all ranks of the table, including ranks of other servers.
+    HCCL compares the local_id of all ranks of the table, including ranks of other servers.
     """
     backups = tuple(_backups(table))
     holders = {integer_at(row.fields, "local_id"): row for row in reversed(table.devices)} if backups else {}
@@ -91,10 +91,10 @@ def replaced_present(table: Table) -> Iterator[Finding]:
 
 @warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
-    """local_id identifies a device within a server: the ranks that share one network of layer 0.
+    """local_id identifies a device within a server. A server consists of the ranks that share a layer 0 network.
 
-    HCCL does not compare the ids, but finds no link between two ranks with the same id. A device_id may be repeated,
-    since one network of layer 0 may span several servers.
+    HCCL does not compare local_ids, but it finds no link between two ranks with the same local_id. A device_id may be
+    repeated, since one network of layer 0 may span several servers.
     """
     for server in table.servers:
         ids = [integer_at(device.fields, "local_id") for device in server.devices]
@@ -111,7 +111,7 @@ def local_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT388", "a detour that HCCL does not know", formats=V2_0)
 def detour_unknown(table: Table) -> Iterator[Finding]:
-    """A detour allows indirect paths between devices without a link. It is "true" or "false", as a string."""
+    """`detour` allows indirect paths between devices that have no direct link. It is "true" or "false", as a string."""
     written = text_at(table.fields, "detour")
     if written is not None and written not in DETOURS:
         known = written.strip().lower()
@@ -135,7 +135,7 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 
 @warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
-    """HCCL does not read the status of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
+    """HCCL ignores the `status` of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
     if table.fields.get("status", COMPLETED) != COMPLETED:
         message = f'status is not "{COMPLETED}", so graph mode would wait for it'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')

@@ -84,9 +84,9 @@ class PodServerShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a v1.0 or v1.2 table; shape faults go to `shapes`.
+    """Return the rows of a v1.0 or v1.2 table, and record faults of its shape in `shapes`.
 
-    A rule about versions reports tables with the list of another format.
+    If the table has another format's list, a rule about versions reports that.
     """
     found = VERSIONS.get(str(document.get("version")), Format.V1_0)
     has_pods = found is Format.V1_2
@@ -117,7 +117,7 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster of a table without errors."""
+    """Return the cluster that a v1.0 or v1.2 table without errors describes."""
     return Cluster(tuple(_server(server, table) for server in table.servers), options=table.options)
 
 

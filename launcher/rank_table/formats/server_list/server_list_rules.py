@@ -28,7 +28,7 @@ DIES = 2  # of one NPU: devices 0 and 1, 2 and 3, ...
 
 @rule("RT312", "server_count differs from the number of servers", formats=SERVER_LISTS)
 def server_count_differs(table: Table) -> Iterator[Finding]:
-    """`server_count` is the length of `server_list`, as a string. HCCL refuses a table in which they differ."""
+    """`server_count` must be the length of `server_list`, written as a string. HCCL refuses the table otherwise."""
     servers = table.fields.get("server_list")
     found = len(servers) if isinstance(servers, list) else None
     yield from count_differs((), table.fields, "server_count", found, "server", listed="server_list")
@@ -36,7 +36,7 @@ def server_count_differs(table: Table) -> Iterator[Finding]:
 
 @warning("RT407", "server_count is missing", formats=SERVER_LISTS)
 def server_count_missing(table: Table) -> Iterator[Finding]:
-    """If `server_count` is missing, HCCL counts the servers. Its documentation and other readers require the key."""
+    """If `server_count` is missing, HCCL counts the servers. But HCCL's documentation and other readers require it."""
     servers = table.fields.get("server_list")
     if "server_count" not in table.fields and isinstance(servers, list):
         missing = Addition("server_count", f'"{len(servers)}"', before="server_list")
@@ -45,9 +45,9 @@ def server_count_missing(table: Table) -> Iterator[Finding]:
 
 @warning("RT408", "a placeholder as the name of a server", formats=SERVER_LISTS)
 def name_is_placeholder(table: Table) -> Iterator[Finding]:
-    """Tutorials print 10.*.*.*, xx.xx.xx.xx or <ip> in place of an address.
+    """Tutorials print placeholders such as 10.*.*.*, xx.xx.xx.xx or <ip> in place of an address.
 
-    HCCL accepts any text as server_id, so such a table works on one server. Readers that expect an address fail.
+    HCCL accepts any text as server_id, so such a table works on a single server. Programs that expect an address fail.
     """
     for server in table.servers:
         if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
@@ -57,7 +57,7 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
 
 @warning("RT413", "a server_id that looks like an invalid address", formats=SERVER_LISTS)
 def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
-    """Any text may be a server_id, so HCCL accepts "10.277.0.10". No host has such a name: it is a typing error."""
+    """HCCL accepts any text as server_id, even "10.277.0.10". No host has such a name, so it is a typing error."""
     for server in table.servers:
         name = (server.server_id or "")[:NAME_LIMIT]
         is_other = _PLACEHOLDER.search(name) or _OTHER_NAME.match(name)
@@ -68,10 +68,10 @@ def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
 
 @warning("RT409", "a loopback address as server_id", formats=SERVER_LISTS)
 def name_is_loopback(table: Table) -> Iterator[Finding]:
-    """127.x.x.x and localhost refer to the local machine, on every server.
+    """127.x.x.x and localhost refer to the local machine, which is a different machine on each server.
 
-    Table generators write them if a host name resolves to a loopback address. Readers cannot know which server is
-    meant.
+    Table generators write such a name if a host name resolves to a loopback address. Readers cannot tell which server
+    is meant.
     """
     for server in table.servers if len(table.servers) > 1 else ():
         if server.server_id and is_loopback(server.server_id):
@@ -81,7 +81,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
 
 @warning("RT424", "a loopback address as device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
-    """127.x.x.x and ::1 are valid addresses for HCCL's parser, but no other server can reach a device at them."""
+    """HCCL's parser accepts 127.x.x.x and ::1, but other servers cannot reach a device at a loopback address."""
     nowhere = {address for address in table.packed_addresses if is_loopback(address)}
     for device in table.devices if nowhere and len(table.servers) > 1 else ():
         for address in device.addresses:
@@ -93,7 +93,7 @@ def address_leads_nowhere(table: Table) -> Iterator[Finding]:
 
 @warning("RT425", "a host_port used twice on one server", formats=SERVER_LISTS, ascend_only=True)
 def host_port_repeated(table: Table) -> Iterator[Finding]:
-    """The processes of a server listen at their host_port, so each needs its own. HCCL's parser does not check this."""
+    """The host_port of each device must be unique on its server: a process listens on it. HCCL does not check this."""
     for server in table.servers if "host_port" in table.keys else ():
         ports = ((read_decimal(device.fields.get("host_port")), device) for device in server.devices)
         for device, earlier in repeated((port, device) for port, device in ports if port is not None):
@@ -104,7 +104,7 @@ def host_port_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT324", "a port that cannot be used", formats=SERVER_LISTS, ascend_only=True)
 def port_unusable(table: Table) -> Iterator[Finding]:
-    """Ports are strings from "1" to "65535". HCCL refuses "0", which often means any port.
+    """A port is a string from "1" to "65535". HCCL refuses "0", which often means any free port elsewhere.
 
     HCCL reads device_vnic_port only if the device has a device_port.
     """
@@ -126,10 +126,10 @@ def port_unusable(table: Table) -> Iterator[Finding]:
     "RT426", "a backup address that cannot be used", severity=Severity.WARNING, formats=SERVER_LISTS, ascend_only=True
 )
 def backup_unusable(table: Table) -> Iterator[Finding]:
-    """backup_device_ip is the address of the other die of the same NPU. Two devices must not share a backup.
+    """backup_device_ip is the address of the other die of the same NPU. No two devices may share a backup address.
 
-    HCCL reads it on an A3 if operators are unfolded on the AI CPU and retried between super pods. It then refuses an
-    invalid address, the device's own address, an address of another NPU, and a port outside 1 to 65535.
+    On an A3, HCCL reads the key if operators are unfolded on the AI CPU and retried between super pods. HCCL then
+    refuses an invalid address, the device's own address, an address of another NPU, and a port outside 1 to 65535.
     """
     devices = [device for device in table.devices if BACKUP_KEY in device.fields] if BACKUP_KEY in table.keys else []
     owners = {address: device for device in table.devices for address in device.addresses} if devices else {}

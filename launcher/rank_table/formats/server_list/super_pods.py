@@ -23,9 +23,9 @@ _SDID = "the SDID that `npu-smi info -t spod-info -i CARD -c CHIP` shows on that
 
 @rule("RT345", "a super_device_id that cannot be read", formats=POD_TABLES, ascend_only=True)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
-    """A super_device_id is a decimal number of at most 32 bits, written as a string. It is optional, but not empty.
+    """super_device_id is optional. If present, it is a decimal number of at most 32 bits, written as a string.
 
-    To HCCL, the largest 32-bit number means "none". It is refused if the table has super pods.
+    HCCL reads the largest 32-bit number as "no device", and refuses it if the table has super pods.
     """
     for device in table.devices:
         written = text_at(device.fields, "super_device_id")
@@ -42,9 +42,9 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
 
 @rule("RT346", "a device of a super pod without super_device_id", formats=POD_TABLES, ascend_only=True)
 def super_device_missing(table: Table) -> Iterator[Finding]:
-    """In a table with super pods, every device needs its number in its super pod.
+    """If the table has super pods, every device needs a super_device_id: its number within its super pod.
 
-    Without super_pod_list, the numbers are optional: HCCL then communicates between servers as for a v1.0 table.
+    Without super_pod_list, this key is optional: HCCL then communicates between servers as for a v1.0 table.
     """
     for device in table.devices if _pods(table) else ():
         if "super_device_id" not in device.fields:
@@ -54,7 +54,7 @@ def super_device_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT347", "a super_device_id used twice in one super pod", formats=POD_TABLES, ascend_only=True)
 def super_device_repeated(table: Table) -> Iterator[Finding]:
-    """A super_device_id identifies a device within a super pod. Another super pod may use the same numbers."""
+    """A super_device_id identifies a device within its super pod. Different super pods may use the same numbers."""
     placed: list[tuple[tuple[Pointer, int], DeviceRow]] = []  # devices whose number in a super pod is known
     for server in table.servers if _pods(table) else ():
         pod_of_server = table.pod_of_server.get(server.server_id)
@@ -71,7 +71,7 @@ def super_device_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT348", "a super pod without a usable name", formats=POD_TABLES, ascend_only=True)
 def pod_name_unusable(table: Table) -> Iterator[Finding]:
-    """A super_pod_id is any name of 1 to 127 characters: the number of the hardware, or a custom name."""
+    """super_pod_id may be any name of 1 to 127 bytes: the super pod's hardware number, or a custom name."""
     names = _free_names(table)
     for pod in _pods(table):
         length = None if pod.super_pod_id is None else len(pod.super_pod_id.encode(errors="surrogatepass"))
@@ -85,7 +85,7 @@ def pod_name_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT349", "a super_pod_id used twice", formats=POD_TABLES, ascend_only=True)
 def pod_name_repeated(table: Table) -> Iterator[Finding]:
-    """Super pods are identified by super_pod_id, compared as text. All servers of a super pod must be in one entry."""
+    """super_pod_id identifies a super pod and must be unique. List all servers of a super pod in one entry."""
     names = _free_names(table)
     for pod, earlier in repeated((pod.super_pod_id, pod) for pod in _pods(table) if pod.super_pod_id):
         message = f'super_pod_id "{pod.name}" is used twice'
@@ -95,7 +95,7 @@ def pod_name_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT350", "a super pod with a server that the table does not have", formats=POD_TABLES, ascend_only=True)
 def member_unknown(table: Table) -> Iterator[Finding]:
-    """The servers in super_pod_list must be in the table's server_list, with the same name."""
+    """Each server in super_pod_list must also be in the table's server_list, with the same server_id."""
     known = {server.server_id for server in table.servers}
     if not known or not known.isdisjoint({None, ""}):  # an unreadable name may be the missing one
         return
@@ -113,7 +113,7 @@ def member_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT631", "a server outside all super pods", formats=POD_TABLES, ascend_only=True)
 def server_outside(table: Table) -> Iterator[Finding]:
-    """In a table with super pods, each server must be in one of them."""
+    """If a table has super pods, every server must belong to one of them."""
     known = {server.server_id for server in table.servers}
     members = [server_id for pod in _pods(table) for _, server_id in pod.members]
     # If a member names no server, only that is reported, not the server that it should name.
@@ -128,7 +128,7 @@ def server_outside(table: Table) -> Iterator[Finding]:
 
 @warning("RT421", "a server named twice in super_pod_list", formats=POD_TABLES)
 def member_repeated(table: Table) -> Iterator[Finding]:
-    """A server is in one super pod. If several name it, HCCL uses the last one, which may not be the intended one."""
+    """A server belongs to one super pod. If several super pods list a server, HCCL uses the last one of them."""
     known = {server.server_id for server in table.servers} - {None}
     members = ((server_id, (pointer, server_id)) for pod in _pods(table) for pointer, server_id in pod.members)
     for (pointer, server_id), (earlier, _) in repeated(member for member in members if member[0] in known):
@@ -138,7 +138,7 @@ def member_repeated(table: Table) -> Iterator[Finding]:
 
 @warning("RT422", "servers of super pods in mixed order", formats=POD_TABLES)
 def pods_interleaved(table: Table) -> Iterator[Finding]:
-    """HCCL's documentation requires that the servers of a super pod are consecutive. Its parser does not check this."""
+    """HCCL's documentation requires servers of a super pod to be consecutive, but its parser does not check this."""
     if not _pods(table):
         return
     placed = [(server, table.pod_of_server.get(server.server_id)) for server in table.servers]
@@ -158,7 +158,7 @@ def pods_interleaved(table: Table) -> Iterator[Finding]:
 
 @warning("RT423", "super pods in a v1.0 table", formats=SERVER_LISTS - POD_TABLES)
 def pods_ignored(table: Table) -> Iterator[Finding]:
-    """HCCL reads super_pod_list and super_device_id only if version is "1.2". In a v1.0 table it ignores them."""
+    """HCCL reads super_pod_list and super_device_id only if `version` is "1.2", and ignores them in a v1.0 table."""
     if "super_pod_list" in table.fields:
         message = "super_pod_list is ignored in a v1.0 table"
         yield Finding(("super_pod_list",), message, 'write "1.2" as version, or remove super_pod_list', at_key=True)
