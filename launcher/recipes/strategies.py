@@ -67,7 +67,7 @@ def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: b
         raise RefusedLayoutError(f"pp = {layout.pp}, but this program has no pipeline stages", hint="use `--pp 1`")
     if layout.micro_batches > 1 and not micro_batches:
         raise RefusedLayoutError(
-            f"micro_batches = {layout.micro_batches}, but this program does not support micro batches in parallel.mode = {mode}",
+            f"micro_batches = {layout.micro_batches}, but parallel.mode = {mode} does not support micro batches",
             hint="use `--micro-batches 1`",
         )
     if mode == STAND_ALONE and layout.world_size > 1:

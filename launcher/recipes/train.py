@@ -91,7 +91,7 @@ class CheckpointConfig:
     )
     files: str = setting(
         OWNED,
-        "each rank writes its optimizer's part (owned) or model slice (slices); or each slice once (one_copy); or one file",
+        "each rank writes its optimizer's part (owned) or model slice (slices); or each slice once; or a single file",
         choices=WAYS,
     )
     on_failure: str = setting(

@@ -63,7 +63,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def exit_code_of(work: Callable[[], object]) -> int:
-    """Call `work`. Return 0, the exit code of a TlaunchError, or 1 after any other exception, whose traceback is printed."""
+    """Call `work`. Return 0, a TlaunchError's exit code, or 1 after printing the traceback of any other exception."""
     try:
         work()
     except TlaunchError as error:

@@ -133,7 +133,7 @@ def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
         )
     if chunks > 1 and pp > 1 and micro_batches % pp:
         raise RefusedLayoutError(
-            f"micro_batches = {micro_batches} is not divisible by pp = {pp}, but must be with parallel.schedule = {schedule}",
+            f"micro_batches = {micro_batches} must be divisible by pp = {pp} with parallel.schedule = {schedule}",
             hint=f"use `--micro-batches N` with N = {_multiples_near(micro_batches, pp)}",
         )
 

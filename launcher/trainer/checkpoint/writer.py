@@ -228,7 +228,7 @@ class Writing:
         return next(filter(None, failures), None)
 
     def _rename(self, checkpoint: Path) -> OSError | None:
-        """Rename a checkpoint before its removal, so that readers never see an incomplete checkpoint. Return any error."""
+        """Rename a checkpoint before its removal, so that readers never see it incomplete. Return any error."""
         try:
             checkpoint.rename(self._old(checkpoint))
         except OSError as error:

@@ -98,7 +98,7 @@ def rows_of(batch: Batch) -> tuple[int, int, int]:
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
-    """Yield consecutive batches of `pairs`; the last may be smaller."""
+    """Yield consecutive batches of `size` examples; the last may be smaller."""
     for start in range(0, len(examples), size):
         yield examples[start : start + size]
 
