@@ -1,4 +1,4 @@
-"""The bundled programs, by the names that `--recipe` takes.
+"""The bundled programs, keyed by their names in `--recipe`.
 
 Each program has an entry in this file, a package of settings and checks in this directory, `templates/NAME.toml`, and a
 trainer module. Every rank calls the module's `train(settings, world, files)`.
@@ -74,7 +74,7 @@ RECIPES = {
 
 
 def recipe_named(name: str | None) -> Recipe:
-    """Return the bundled program of that name, or the default for None. Raises UsageError for an unknown name."""
+    """Return the bundled program called `name`, or the default one if it is None. Raises UsageError if unknown."""
     name = name or DEFAULT
     if name not in RECIPES:
         hint = did_you_mean(near(name, RECIPES)) or f"recipes: {', '.join(RECIPES)}"

@@ -44,7 +44,7 @@ def strategies() -> Any:
 
 
 def operators_layout(mode: str, layout: Layout) -> Layout:
-    """Return the layout of a program that splits operators over all ranks. hybrid_parallel keeps its layout.
+    """Return `layout` with all ranks in the model-parallel axis; in hybrid_parallel return it unchanged.
 
     Raises RefusedLayoutError if both dp and mp are given in another mode.
     """
@@ -59,15 +59,15 @@ def operators_layout(mode: str, layout: Layout) -> Layout:
 
 
 def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: bool = False) -> None:
-    """Raise RefusedLayoutError if the mode does not support the layout, and UsageError if it takes no strategies.
+    """Raise RefusedLayoutError if the mode does not support the layout, or UsageError if it ignores strategies.
 
-    `micro_batches`: the mode supports them.
+    `micro_batches` tells whether the program supports several micro batches in this mode.
     """
     if layout.pp > 1:
         raise RefusedLayoutError(f"pp = {layout.pp}, but this program has no pipeline stages", hint="use `--pp 1`")
     if layout.micro_batches > 1 and not micro_batches:
         raise RefusedLayoutError(
-            f"micro_batches = {layout.micro_batches}, but this program has none in parallel.mode = {mode}",
+            f"micro_batches = {layout.micro_batches}, but parallel.mode = {mode} does not support micro batches",
             hint="use `--micro-batches 1`",
         )
     if mode == STAND_ALONE and layout.world_size > 1:
@@ -82,6 +82,6 @@ def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: b
         )
     if given and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(
-            f"strategies of {', '.join(given)} are given, but parallel.mode = {mode} takes none",
+            f"strategies of {', '.join(given)} are given, but parallel.mode = {mode} does not use strategies",
             hint=f"use `--set parallel.mode={SEMI_AUTO}`",
         )

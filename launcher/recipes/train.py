@@ -12,7 +12,7 @@ LEAST_NORM = 1e-12  # smallest norm to which gradients may be clipped
 
 
 class TrainConfig:
-    """The settings of the section `train` that all bundled programs share.
+    """The settings in the section `train` that all bundled programs have in common.
 
     A program's `train` section is a frozen subclass. It repeats each of these fields, with the declaration in this
     class or with its own default and help: `epochs: int = TrainConfig.epochs`. The order in the subclass is the order
@@ -32,7 +32,7 @@ class TrainConfig:
         "number format of weights and arithmetic; with bfloat16 the optimizer keeps float32 weights",
         choices=("float32", "float64", "bfloat16"),
     )
-    device: str = setting("auto", "auto: an accelerator if there is one for every local rank", choices=("auto", "cpu"))
+    device: str = setting("auto", "auto: accelerators if all local ranks have one, else CPU", choices=("auto", "cpu"))
     validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
     early_stopping: int = setting(
         0, "end the training after this many validations in a row without a lower loss; 0 means never", minimum=0
@@ -46,14 +46,14 @@ def check_early_stopping(train: TrainConfig) -> None:
     """Raise UsageError if early stopping is enabled without validations during training."""
     if train.early_stopping and not train.validate_every:
         raise UsageError(
-            f"train.early_stopping = {train.early_stopping} counts validations, "
-            "but train.validate_every = 0 has only one, at the end",
+            f"train.early_stopping = {train.early_stopping} needs validations during training, "
+            "but with train.validate_every = 0 there is only one, at the end",
             hint="use `--set train.validate_every=N`, or `--set train.early_stopping=0`",
         )
 
 
 def check_divisible(batch_size: int, parts: int, divisor: str) -> None:
-    """Raise RefusedLayoutError if a batch cannot be divided into `parts`, which the message calls `divisor`."""
+    """Raise RefusedLayoutError if a batch is not divisible by `parts`. The message describes them as `divisor`."""
     if batch_size % parts:
         raise RefusedLayoutError(
             f"train.batch_size = {batch_size} is not divisible by {divisor}",
@@ -72,7 +72,7 @@ def check_clip_norm(name: str, norm: float) -> None:
 
 @frozen
 class CheckpointConfig:
-    """The settings of checkpoints: save intervals, number to keep, and files.
+    """The checkpoint settings: save intervals, the number of checkpoints to keep, and their files.
 
     every_steps, every_minutes: interval (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
     keep, keep_best: number of latest checkpoints to keep, and whether to keep the one with the lowest validation loss
@@ -81,7 +81,7 @@ class CheckpointConfig:
     on_failure: "continue" or "stop" if a checkpoint cannot be written
     """
 
-    every_steps: int = setting(0, "steps between checkpoints, with one after the last step; 0 means none", minimum=0)
+    every_steps: int = setting(0, "steps between checkpoints; the last step is also saved; 0 means none", minimum=0)
     every_minutes: float = setting(
         0.0, "minutes between checkpoints, in addition to every_steps; 0 means none", minimum=0
     )
@@ -91,7 +91,7 @@ class CheckpointConfig:
     )
     files: str = setting(
         OWNED,
-        "files by rank: its optimizer's part (owned), its model slice (slices); or each slice once; or a single file",
+        "each rank writes its optimizer's part (owned) or model slice (slices); or each slice once; or a single file",
         choices=WAYS,
     )
     on_failure: str = setting(
@@ -129,7 +129,7 @@ class ParallelConfig:
     )
     recompute: bool = setting(False, "recompute the activations of each layer in backward instead of keeping them")
     recompute_layers: tuple[int, ...] = setting(
-        (), "layers to recompute if not all, numbered from 0, decoder layers after encoder layers", minimum=0
+        (), "numbers of the layers to recompute, instead of all; from 0, decoder layers after encoder layers", minimum=0
     )
     optimizer_shard: bool = setting(True, "shard the optimizer state over data-parallel ranks")
     gradient_accumulation_shard: bool = setting(
@@ -139,5 +139,5 @@ class ParallelConfig:
     transport: str = TRANSPORT
 
     def chunks(self, pp: int) -> int:
-        """Return the number of chunks of layers per stage. A single stage always has one."""
+        """Return the number of chunks of layers per pipeline stage; 1 without pipeline parallelism."""
         return self.interleave if pp > 1 else 1

@@ -6,7 +6,7 @@
     a parameter      its gradient and the optimizer's update, per byte; gradients summed by the same ranks share one message
                      and its fixed time
 
-Ranks that compute the same thing all count: a partition is only cheaper by the work that a rank saves. The longer of
+Repeated work counts on every rank: a partition is only cheaper if each rank computes less. The longer of
 two times is the roofline model (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785); a fixed time and
 one for each byte is the usual model of messages (Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521).
 The model assumes no overlap of communication and computation, as with blocking collectives.
@@ -30,7 +30,7 @@ Sent = Literal["all_reduce", "all_gather", "all_to_all"]
 
 @frozen
 class Passed:
-    """A redistribution step, independent of the tensor's shape: the number of parts before and after it."""
+    """A redistribution step without the tensor's shape: its kind, group size, and parts before and after."""
 
     kind: Literal["slice", "all_gather", "all_to_all"]
     ranks: int
@@ -66,7 +66,7 @@ MEASURED_COLLECTIVES = (
 
 @frozen
 class Costs:
-    """Measured numbers of the slowest available rank."""
+    """Measured speeds of the slowest rank, from which costs are estimated."""
 
     flops_per_s: float = 50e9  # per rank
     bytes_per_s: float = 20e9  # read and written by one rank
@@ -75,21 +75,21 @@ class Costs:
     optimizer_states: int = 1  # optimizer tensors per parameter: 1 for momentum, 2 for Adam
 
     def collective_s(self, kind: Sent | Literal["slice"], ranks: int, size_bytes: float) -> float:
-        """Return the time of a collective, or of a slice, of this size in `Collective.bytes`."""
+        """Return the time of a collective or a slice. `size_bytes` has the meaning of `Collective.bytes`."""
         if kind == "slice":
             return self.operator_s + 2 * size_bytes / self.bytes_per_s
         return self.fixed_s(kind, ranks) + size_bytes * self._time_of(kind, ranks).s_per_byte
 
     def fixed_s(self, kind: Sent, ranks: int) -> float:
-        """Return the time of a collective of no bytes."""
+        """Return the part of a collective's time that does not depend on its size."""
         return self._time_of(kind, ranks).fixed_s
 
     def fused_s(self, ranks: int, size_bytes: float) -> float:
-        """Return the time that a gradient adds to its message, including copies to and from the message."""
+        """Return the time that a gradient adds to a shared message, including copies to and from the message."""
         return size_bytes * (self._time_of("all_reduce", ranks).s_per_byte + 4 / self.bytes_per_s)
 
     def updated_s(self, size_bytes: float) -> float:
-        """Return the time of the optimizer's update of a parameter: read and write weight and states, read the gradient."""
+        """Return the time of an optimizer update: read and write the weight and its states, and read the gradient."""
         return self.operator_s + size_bytes * (3 + 2 * self.optimizer_states) / self.bytes_per_s
 
     def _time_of(self, kind: Sent, ranks: int) -> CollectiveTime:
@@ -107,7 +107,7 @@ class Costs:
 
 @frozen
 class Cost:
-    """Time of a step, and the memory per rank that lasts from forward to backward."""
+    """The time of a step, and the memory per rank that is held from forward to backward."""
 
     seconds: float
     bytes: float
@@ -115,14 +115,14 @@ class Cost:
 
 @frozen
 class OperatorCost:
-    """The cost of an operator itself, without the fixed times of the messages that sum its parameters' gradients."""
+    """The cost of one operator, excluding the fixed times of the messages that sum its parameters' gradients."""
 
     cost: Cost
     sums: frozenset[TensorLayout]  # the ranks that share these messages (`ranks_that_sum`)
 
 
 def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: Costs) -> OperatorCost:
-    """Return the cost of an operator with this partition: compute, its own collectives, and the leaves that it uses first."""
+    """Return the cost of an operator with this partition: compute, collectives, and the leaves it is first to use."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)
     ]
@@ -148,7 +148,7 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: C
 
 
 def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> Cost:
-    """Return the cost of redistribution steps for a tensor of `size` bytes: forward, backward, and a copy."""
+    """Return the cost of redistributing a tensor: time in forward and backward, and memory of the copy."""
     seconds = 0.0
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
@@ -158,7 +158,7 @@ def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: boo
 
 
 def cost_of(plan: ShardingPlan, costs: Costs) -> Cost:
-    """Return the cost of a whole plan: all communication and all operators."""
+    """Return the cost of a plan: all operators and all communication."""
     graph, seconds, kept = plan.graph, 0.0, 0.0
     sums: set[TensorLayout] = set()
     for planned in plan.operators:
@@ -176,9 +176,9 @@ def cost_of(plan: ShardingPlan, costs: Costs) -> Cost:
 
 
 def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:
-    """Return True if a collective sums a parameter's gradient after backward, together with others.
+    """Return True if a collective sums the gradient of a parameter that only one operator uses.
 
-    For a parameter used by several operators, each is assumed to sum its own gradient, which is the worst case.
+    Such sums share messages after backward. Otherwise every operator is assumed to sum its own gradient (worst case).
     """
     number = collective.gradient_of
     if number is None:
@@ -188,18 +188,18 @@ def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective
 
 
 def ranks_that_sum(collective: Collective) -> TensorLayout:
-    """Return the groups of a collective as a layout with one dim cut over each: equal if the groups are equal."""
+    """Return a layout that identifies the groups of a collective: collectives with equal groups give equal layouts."""
     return simplified(TensorLayout(collective.devices, (tuple(sorted(collective.axes)),)))
 
 
 def takes_first(graph: Graph, operator: Operator, number: int) -> bool:
-    """Return True if an operator is the first to use a leaf, which is stored in the layout it needs (`plan.first_layout`)."""
+    """Return True if this input is a leaf's first use, which determines the leaf's layout (`plan.first_layout`)."""
     first, its_number = graph.consumers[operator.inputs[number]][0]
     return (first.name, its_number) == (operator.name, number)
 
 
 def passage(source: TensorLayout, target: TensorLayout) -> Passage:
-    """Return the steps from one layout to another, independent of the tensor's shape."""
+    """Return the redistribution steps between two layouts, in a form that does not depend on the tensor's shape."""
     return tuple(
         Passed(step.kind, step.parts, prod(step.before.cuts), prod(step.after.cuts))
         for step in steps_between(source, target)

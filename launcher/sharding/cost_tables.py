@@ -1,4 +1,4 @@
-"""All costs of a graph as tables, by the partitions of its operators; equal parts of the graph share one object."""
+"""All costs of a graph as tables, indexed by the operators' partitions. Equal parts of a graph share their tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_WAYS = 100  # above this number, partitions that do not use all ranks are sk
 
 @frozen
 class Edge:
-    """The costs between two operators by both partitions, in row-major order; or of one operator that uses a leaf twice."""
+    """Redistribution costs for each pair of two operators' partitions, or for one operator that uses a leaf twice."""
 
     names: tuple[str, ...]
     seconds: list[float]
@@ -31,7 +31,7 @@ class Tables:
 
 
 def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs) -> Tables:
-    """Return all costs of a graph on `ranks` ranks; an operator that is given has only one partition."""
+    """Return the cost tables of a graph on `ranks` ranks. An operator in `given` has only that partition."""
     alike: dict[Hashable, tuple[Sequence[Partition], Sequence[OperatorCost]]] = {}
     ways, operators = {}, {}
     for operator in graph.operators:
@@ -50,7 +50,7 @@ def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: C
 
 
 def _kind_of(graph: Graph, operator: Operator) -> Hashable:
-    """Return a key of everything that an operator's cost depends on, except its partition."""
+    """Return a key of all properties that determine an operator's cost, except its partition."""
     expression = operator.expression
     inputs = tuple(
         (
@@ -71,7 +71,7 @@ _Side = tuple[str, int | None]  # one end of a tensor: an operator, and the numb
 
 
 def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
-    """Yield each tensor that is used in a layout, with the end that defines its layout, and the end that uses it.
+    """Yield each tensor that may be redistributed, with the end that defines its layout and the end that uses it.
 
     A leaf is stored in the layout of its first use (`plan.first_layout`).
     """
@@ -100,7 +100,7 @@ def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) 
 
 
 class _Layouts:
-    """The layouts at one end for all partitions of its operator, simplified; equal ones are one object."""
+    """The simplified layouts of an input or output for all partitions of its operator. Equal layouts are one object."""
 
     def __init__(self, ways: Mapping[str, Sequence[Partition]]) -> None:
         self._ways = ways
@@ -117,7 +117,7 @@ class _Layouts:
 
 
 class _Passages:
-    """The redistributions between layouts and their costs; each is computed once, for all tensor shapes."""
+    """The redistributions between layouts, and their costs. Each redistribution is computed once for all shapes."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -127,7 +127,7 @@ class _Passages:
     def costs(
         self, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout], size: int, *, has_gradient: bool
     ) -> list[Cost]:
-        """Return the costs between all layouts, in row-major order, for a tensor of this many bytes in total."""
+        """Return the cost for each pair of source and target, in row-major order, for a full tensor of `size` bytes."""
         known: dict[int, Cost] = {}  # few redistributions differ
         rows: dict[int, list[Cost]] = {}  # and partitions often give a tensor the same layout
         for source in sources:

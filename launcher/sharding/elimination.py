@@ -1,8 +1,8 @@
-"""Choose one way for each of many names at the least total cost, where each cost depends on the ways of one or a few names.
+"""Choose an option ("way") for each variable ("name") to minimise a sum of costs, each of one or a few variables.
 
 Names are eliminated one by one. For every combination of ways of its neighbours (names that share a cost with it), the
 cheapest of a name's own ways is found; that minimum becomes a new cost of the neighbours (Bertele and Brioschi 1972,
-"Nonserial Dynamic Programming"). The name with the smallest table goes first; in a chain or a tree that is one with a
+"Nonserial Dynamic Programming"). The name with the smallest table goes first; in a chain or a tree it is a name with a
 single neighbour. The result is exact. The time is proportional to the largest table: with w ways per name, w^2 for a
 chain, w^3 if branches join again.
 
@@ -22,20 +22,20 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Factor:
-    """A cost that depends on the ways of these names: a table in row-major order."""
+    """A cost that depends on the ways of `names`, as a table in row-major order."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]  # number of ways of each name
     values: list[float]
 
     def stride(self, name: str) -> int:
-        """Return the stride in the table between two ways of a name; 0 if the cost does not depend on it."""
+        """Return the distance in the table between consecutive ways of `name`; 0 if the cost does not depend on it."""
         if name not in self.names:
             return 0
         return prod(self.sizes[self.names.index(name) + 1 :])
 
     def narrowed(self, kept: Mapping[str, Sequence[int]]) -> Factor:
-        """Return the table reduced to these ways."""
+        """Return the table restricted to the ways in `kept`."""
         places = [0]
         for name, size in zip(self.names, self.sizes, strict=True):
             places = [place * size + way for place in places for way in kept[name]]
@@ -43,7 +43,7 @@ class Factor:
 
 
 def cheapest(ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[float, dict[str, int]]:
-    """Return the least sum of the factors, and the way of each name. In a tie the first way wins.
+    """Return the least sum of the factors, and the chosen way of each name. In a tie the first way wins.
 
     Every name must have at least one way. The time grows with the graph's treewidth.
     """
@@ -92,9 +92,9 @@ def _work(name: str, ways: Mapping[str, int], by_name: Mapping[str, Sequence[Fac
 
 
 class _Elimination:
-    """The minimum of a sum of factors over one name's ways, for all ways of its neighbours in row-major order.
+    """The minimum of a sum of factors over one name's ways, for each combination of its neighbours' ways.
 
-    `values` are the minima, and `chosen` the name's cheapest ways.
+    `values` are the minima in row-major order, and `chosen` the name's cheapest ways.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class _Elimination:
         self._settle(0, self._added([0.0] * self._count, -1, bases), bases)
 
     def _added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
-        """Return the costs of the name's ways, with the factors that apply once the first `depth` neighbours are fixed."""
+        """Return `costs` plus the factors that are determined as soon as neighbour `depth` is fixed."""
         for number, base in enumerate(bases):
             if self._due[number] == depth:
                 costs = list(map(add, costs, self._row(number, base)))
         return costs
 
     def _settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
-        """Find the minimum for all ways of the neighbours that are not fixed yet."""
+        """Find the minimum for each combination of ways of the neighbours from `depth` on."""
         last = len(self._sizes) - 1
         if depth > last:
             self._take(min(costs), costs.index(min(costs)))
@@ -135,7 +135,7 @@ class _Elimination:
             self._settle(depth + 1, self._added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
-        """Find the minimum for each way of the last neighbour, which one factor depends on."""
+        """Find the minimum for each way of the last neighbour, on which one factor depends."""
         ordered = sorted(zip(costs, range(self._count), strict=True))
         for way in range(self._sizes[-1]):
             row, least, at = self._row(number, base + way * step), float("inf"), 0
@@ -147,7 +147,7 @@ class _Elimination:
             self._take(least, at)
 
     def _row(self, number: int, base: int) -> list[float]:
-        """Return a factor's costs by the name's ways, with the neighbours' ways fixed."""
+        """Return a factor's cost for each way of the name, with the neighbours' ways fixed."""
         if (number, base) not in self._rows:
             stride = self._strides[number]
             self._rows[number, base] = self._factors[number].values[base : base + self._count * stride : stride]

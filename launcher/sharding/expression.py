@@ -49,10 +49,10 @@ class Expression:
 
 @frozen
 class Partition:
-    """An expression with its indices cut over all ranks: the device matrix, and the layouts of inputs and output.
+    """An expression whose indices are split over ranks, with the device matrix and the layouts of inputs and output.
 
-    The matrix has an axis for each index, in order, and a last axis for ranks that compute the same, if the cuts use
-    fewer ranks.
+    The matrix has an axis for each index, in order. If there are more ranks than parts, a last axis contains the ranks
+    that repeat the same work.
     """
 
     expression: Expression
@@ -65,7 +65,7 @@ class Partition:
 
     @cached_property
     def used(self) -> int:
-        """The number of parts of the work."""
+        """The number of parts into which the work is split."""
         return prod(cut for _, cut in self.cuts)
 
     @cached_property
@@ -80,7 +80,7 @@ class Partition:
         return tuple(cut for _, cut in self.cuts) + ((repeated,) if repeated > 1 else ())
 
     def layout_of(self, dims: Sequence[str | None]) -> TensorLayout:
-        """Return the layout of a tensor whose dims have these indices."""
+        """Return the layout of a tensor whose dims are named by these indices."""
         axes = {index: axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1}
         return TensorLayout(self.devices, tuple((axes[index],) if index in axes else () for index in dims))
 
@@ -90,21 +90,21 @@ class Partition:
 
     @cached_property
     def output(self) -> TensorLayout:
-        """The layout of the output, after it is summed over `reduced_axes`."""
+        """The layout of the output after the sum over `reduced_axes`."""
         return self.layout_of(self.expression.output)
 
     @cached_property
     def reduced_axes(self) -> tuple[int, ...]:
-        """The axes over which ranks hold partial sums of the output."""
+        """The axes of the device matrix along which ranks hold partial sums of the output."""
         return self._axes_of(self.expression.reduced)
 
     @cached_property
     def shared_axes(self) -> tuple[int, ...]:
-        """The axes over which statistics are exchanged."""
+        """The axes of the device matrix along which ranks exchange statistics."""
         return self._axes_of(self.expression.shared)
 
     def gradient_axes(self, number: int) -> tuple[int, ...]:
-        """Return the axes over which ranks hold partial sums of an input's gradient."""
+        """Return the axes of the device matrix along which ranks hold partial sums of an input's gradient."""
         lacking = [index for index, _ in self.cuts if index not in self.expression.inputs[number]]
         return self._axes_of(lacking)
 
@@ -113,12 +113,12 @@ class Partition:
 
 
 def cut(expression: Expression, cuts: Cuts, ranks: int) -> Partition:
-    """Cut the indices of an expression. The cuts must divide the sizes, and their product the number of ranks."""
+    """Split the indices of an expression. `cuts` must divide the sizes, and their product must divide `ranks`."""
     return Partition(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
 
 
 def cuttings(expression: Expression, ranks: int) -> Iterator[Partition]:
-    """Yield every way to cut an expression over at most `ranks` ranks; partitions that use all ranks come first.
+    """Yield every partition of an expression over at most `ranks` ranks; partitions that use all ranks come first.
 
     >>> relu = Expression((("i", "j"),), ("i", "j"), {"i": 4, "j": 6})
     >>> [each.strategy for each in cuttings(relu, ranks=4)]

@@ -25,7 +25,7 @@ class Leaf:
 
 @frozen
 class Operator:
-    """An operator with one output, which has the operator's name."""
+    """An operator with one output. The output has the operator's name."""
 
     name: str  # "matmul", "layer1.0.conv1"
     kind: str  # key in the table of computations: "matmul", "relu", "conv2d"
@@ -51,7 +51,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Operator, int], ...]]:
-        """The operators that use each tensor, with the number of the input."""
+        """The operators that use each tensor, each with the index of the input, keyed by the tensor's name."""
         found: dict[str, list[tuple[Operator, int]]] = {name: [] for name in self.by_name}
         for operator in self.operators:
             for number, name in enumerate(operator.inputs):
@@ -60,7 +60,7 @@ class Graph:
 
     @cached_property
     def needs_gradient(self) -> frozenset[str]:
-        """The tensors that depend on a parameter."""
+        """The names of all parameters and of all tensors that depend on a parameter."""
         found = {leaf.name for leaf in self.leaves if leaf.is_parameter}
         for operator in self.operators:
             if not found.isdisjoint(operator.inputs):
@@ -68,7 +68,7 @@ class Graph:
         return frozenset(found)
 
     def edges(self) -> Iterator[tuple[Operator, Operator, int]]:
-        """Yield each operator that computes an input of another one, that other one, and the number of the input."""
+        """Yield (producer, consumer, input index) for each input that another operator computes."""
         for operator in self.operators:
             for number, name in enumerate(operator.inputs):
                 producer = self.by_name[name]

@@ -1,4 +1,4 @@
-"""The layout of a tensor on devices: a device matrix, and the axes of the matrix that cut each dim of the tensor.
+"""The layout of a tensor on devices: a device matrix, and for each dim of the tensor the axes that split it.
 
 Ranks fill the device matrix in row-major order. Worked example, 8 ranks as (2, 4): rank 6 is at (1, 2). A tensor of
 shape (16, 32) with axes ((0,), (1,)) is cut 2 x 4 times, and rank 6 holds its rows 8 to 15 and its columns 16 to 23.
@@ -33,7 +33,7 @@ class TensorLayout:
 
     @property
     def free_axes(self) -> tuple[int, ...]:
-        """The axes that cut no dim: ranks that differ only along these hold the same part."""
+        """The axes that split no dim. Ranks that differ only along these axes hold the same part."""
         used = {axis for axes in self.axes for axis in axes}
         return tuple(axis for axis, size in enumerate(self.devices) if axis not in used and size > 1)
 
@@ -47,12 +47,12 @@ class TensorLayout:
         return prod(self.devices[axis] for axis in self.free_axes)
 
     def is_first(self, rank: int) -> bool:
-        """Return True if a rank is the first that holds its part."""
+        """Return True if `rank` is the first rank that holds its part."""
         place = coordinate_in(self.devices, rank)
         return not any(place[axis] for axis in self.free_axes)
 
     def box_of(self, rank: int, shape: Sequence[int]) -> Box:
-        """Return a rank's part of a tensor with this shape, which the cuts must divide.
+        """Return a rank's part of a tensor of this shape. The number of parts must divide each dim.
 
         >>> TensorLayout((2, 4), ((0,), (1,))).box_of(6, (16, 32))
         Box(start=(8, 16), size=(8, 8))
@@ -90,7 +90,7 @@ def coordinate_in(devices: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def groups_along(devices: Sequence[int], axes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of ranks that differ only along these axes, ordered by their coordinates along them.
+    """Return the groups of ranks that differ only along `axes`. Each group is in the order of the coordinates.
 
     >>> groups_along((2, 4), [0])
     ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -105,7 +105,7 @@ def groups_along(devices: Sequence[int], axes: Iterable[int]) -> tuple[tuple[int
 
 
 def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Return the group of `groups_along` that contains a rank.
+    """Return the group from `groups_along` that contains `rank`.
 
     >>> group_along((2, 4), [1], 6)
     (4, 5, 6, 7)
@@ -115,9 +115,9 @@ def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple
 
 @lru_cache(maxsize=1 << 14)
 def simplified(layout: TensorLayout) -> TensorLayout:
-    """Return the same layout on the coarsest device matrix: without axes of size 1, and with equivalent neighbours merged.
+    """Return the same layout on the coarsest device matrix: drop axes of size 1, and merge equivalent adjacent axes.
 
-    Neighbours are equivalent if they cut nothing, or cut the same dim consecutively. Two layouts that give every rank
+    Adjacent axes are equivalent if they split no dim, or split the same dim consecutively. Layouts that give every rank
     the same part of any tensor are equal after simplification.
 
     >>> simplified(TensorLayout((2, 1, 2, 2, 3), ((0, 2), (), (4,))))
@@ -143,7 +143,7 @@ def simplified(layout: TensorLayout) -> TensorLayout:
 
 
 def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
-    """Return the same layout on a finer device matrix, which splits each axis into one or more consecutive ones.
+    """Return the same layout on a finer device matrix, in which each axis becomes one or more consecutive axes.
 
     >>> refined(TensorLayout((2, 4), ((0,), (1,))), (2, 2, 2))
     TensorLayout(devices=(2, 2, 2), axes=((0,), (1, 2)))
@@ -161,7 +161,7 @@ def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
 
 
 def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the coarsest device matrix that refines two matrices of equally many ranks; None if there is none.
+    """Return the coarsest device matrix that refines two matrices of the same number of ranks, or None.
 
     >>> common_refinement((2, 4), (4, 2))
     (2, 2, 2)
@@ -174,5 +174,5 @@ def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ..
 
 
 def _strides(devices: Sequence[int]) -> set[int]:
-    """Return the stride in ranks along each axis, and the number of all ranks."""
+    """Return the stride in ranks along each axis, and the total number of ranks."""
     return {prod(devices[axis:]) for axis in range(len(devices) + 1)}

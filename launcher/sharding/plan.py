@@ -1,7 +1,7 @@
 """The sharding plan of a graph: the partition of each operator, the layout of each tensor, and the communication.
 
 An operator takes its inputs in the layouts of its strategy. A tensor in another layout is redistributed first. Partial
-sums of an output are summed at once, so tensors between operators are whole or cut, but never partial sums. Gradients
+sums of an output are added at once, so tensors between operators are replicated or split, never partial sums. Gradients
 follow the same rules: the gradient of an input that lacks a cut index is summed, and a redistribution is undone by its
 steps in reverse. Gradients of parameters are summed after backward, together for the same ranks. Exception: if
 operators need a parameter in different layouts, its gradients are summed where each is computed.
@@ -29,7 +29,7 @@ Phase = Literal["forward", "backward"]
 
 @frozen
 class Collective:
-    """A collective of every rank with its group; or a slice, which sends nothing."""
+    """A collective that each rank runs in its group, or a slice, which sends nothing."""
 
     kind: Literal["all_reduce", "all_gather", "all_to_all", "slice"]
     phase: Phase
@@ -58,7 +58,7 @@ class PlannedOperator:
 
 @frozen
 class ParameterSum:
-    """Parameters whose gradients the same ranks sum, in one message after backward."""
+    """Parameters whose gradients are summed over the same groups of ranks, in one message after backward."""
 
     devices: tuple[int, ...]
     axes: tuple[int, ...]
@@ -73,9 +73,9 @@ class ShardingPlan:
     leaves: Mapping[str, TensorLayout]  # the layouts of parameters and of the network's inputs
 
     def collectives(self) -> Iterator[Collective]:
-        """Yield all communication of a step in the order of execution: forward, backward, sums for parameters.
+        """Yield all collectives of a step in execution order: forward, backward, then gradient sums of parameters.
 
-        The sums for parameters are one message per `parameter_sums`, but are listed here for each parameter.
+        A message of `parameter_sums` carries several gradients, but each gradient is listed separately.
         """
         told = {planned.operator.name: list(self._collectives_of(planned)) for planned in self.operators}
         for planned in self.operators:
@@ -95,7 +95,7 @@ class ShardingPlan:
             yield from (later[name] for name in sums.parameters)
 
     def _collectives_of(self, planned: PlannedOperator) -> Iterator[Collective]:
-        """Yield the communication of an operator and of its inputs' redistributions, in the order of forward.
+        """Yield the collectives of an operator, including redistributions of its inputs, in the order of forward.
 
         The sum of an input's gradient is listed after the redistribution of that input in forward.
         """
@@ -107,7 +107,7 @@ class ShardingPlan:
 
     @cached_property
     def parameter_sums(self) -> tuple[ParameterSum, ...]:
-        """The gradients of parameters that are summed after backward, in the order of their messages in backward."""
+        """The messages that sum parameter gradients after backward, in the order in which they are sent."""
         found: dict[tuple[tuple[int, ...], ...], ParameterSum] = {}
         for planned in self.operators[::-1]:
             for number, name in reversed(list(enumerate(planned.operator.inputs))):
@@ -123,7 +123,7 @@ class ShardingPlan:
         return tuple(found.values())
 
     def is_summed_later(self, parameter: str) -> bool:
-        """Return True if all operators use a parameter in its stored layout, with gradients of the same ranks."""
+        """Return True if all uses of a parameter have its stored layout and sum its gradient over the same ranks."""
         uses = self._parameter_uses[parameter]
         return len({groups for _, _, groups in uses}) == 1 and all(
             not planned.steps[number]
@@ -134,7 +134,7 @@ class ShardingPlan:
 
     @cached_property
     def _parameter_uses(self) -> Mapping[str, tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]]:
-        """The uses of each parameter: operator, number of the input, and the groups of ranks that sum its gradient."""
+        """The uses of each parameter: operator, input index, and the groups of ranks that sum its gradient."""
         found: dict[str, list[tuple[str, int, tuple[tuple[int, ...], ...]]]] = {
             leaf.name: [] for leaf in self.graph.leaves if leaf.is_parameter
         }
@@ -147,7 +147,7 @@ class ShardingPlan:
 
 
 def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> ShardingPlan:
-    """Return the plan with the given partition of each operator; `cuttings` must name all of them."""
+    """Return the plan for the given partitions; `cuttings` must have a partition for every operator."""
     leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
     held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
     planned = tuple(
@@ -165,13 +165,13 @@ def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> Shar
 
 
 def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Partition]) -> TensorLayout:
-    """Return the layout of a leaf: the one that the first operator using it needs."""
+    """Return the layout in which a leaf is stored: the layout that the first operator using the leaf needs."""
     operator, number = graph.consumers[leaf][0]
     return cuttings[operator.name].inputs[number]
 
 
 def operator_collectives(graph: Graph, operator: Operator, cutting: Partition) -> Iterator[Collective]:
-    """Yield the communication of an operator itself: sums of its output and its inputs' gradients, and statistics."""
+    """Yield an operator's own collectives: for its statistics, its output, and the gradients of its inputs."""
     devices, item_bytes = cutting.devices, operator.item_bytes
     is_trained = operator.name in graph.needs_gradient
     if cutting.shared_axes:
@@ -196,7 +196,7 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Partition) -
 
 
 def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:
-    """Yield the communication of an input's redistribution: forward, and backward if it has a gradient."""
+    """Yield the collectives that redistribute an input in forward and its gradient, if any, in backward."""
     tensor = graph.by_name[operator.inputs[number]]
     is_trained = tensor.name in graph.needs_gradient
     for step in steps:
@@ -226,7 +226,7 @@ def plan_report(
     copy: int = 0,
     copies: int = 1,
 ) -> StrategyReport:
-    """Return one rank's report for a plan; `more`: its other communication, such as the optimizer's sums.
+    """Return one rank's strategy report for a plan; `more` lists its other collectives, such as the optimizer's.
 
     With several copies of the plan, rank r of copy c is the run's rank c * plan.ranks + r.
     """

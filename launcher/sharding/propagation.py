@@ -1,4 +1,4 @@
-"""Sharding propagation: derive the strategies of all operators from some given ones.
+"""Sharding propagation: derive the strategies of all operators from the strategies given for some operators.
 
 Operators are processed in the order of their distance in the graph from the given ones. Of all partitions of an operator,
 the one is chosen that
@@ -26,7 +26,7 @@ from launcher.sharding.redistribution import steps_between
 
 
 def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict[str, Partition]:
-    """Return the partition of every operator, in the graph's order; `given` ones are kept.
+    """Return a partition for every operator, in the graph's order. Partitions in `given` are kept.
 
     Without given ones, the first operator is cut along the first dim of its first input, as in data parallelism.
     """
@@ -56,7 +56,7 @@ def propagated(graph: Graph, given: Mapping[str, Partition], ranks: int) -> dict
 
 
 def _neighbours(graph: Graph, operator: Operator) -> list[Operator]:
-    """Return the operators that use this one's output, then its inputs' operators, then operators that share a leaf."""
+    """Return the operators that use this operator's output, compute its inputs, or share a leaf with it."""
     found = [consumer for consumer, _ in graph.consumers[operator.name]]
     for name in operator.inputs:
         producer = graph.by_name[name]
@@ -75,7 +75,7 @@ def _preference(
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Return the bytes per rank for redistributions between an operator with this partition and decided operators."""
+    """Return the bytes per rank that an operator with partition `way` redistributes from and to decided operators."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
         # A leaf has the layout that another operator has decided.
@@ -95,7 +95,7 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known:
 
 
 def _changed(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Return the number of dims that the operator cuts into another number of parts than a decided neighbour."""
+    """Return the number of dims that a decided neighbour splits and the operator splits differently."""
     pairs = [
         (known[name].output.cuts, way.inputs[number].cuts)
         for number, name in enumerate(operator.inputs)

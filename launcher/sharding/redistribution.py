@@ -25,7 +25,7 @@ BACKWARD: Mapping[Kind, Kind] = {"slice": "all_gather", "all_gather": "slice", "
 
 @frozen
 class Step:
-    """One step. The ranks of a group differ along `axes` of the layout's device matrix, outermost axis first."""
+    """A redistribution step. The ranks of a group differ along `axes` of the device matrix, outermost axis first."""
 
     kind: Kind
     dim: int  # the dim that a slice or exchange cuts, or that a gather gathers
@@ -39,12 +39,12 @@ class Step:
         return prod(self.before.devices[axis] for axis in self.axes)
 
     def group_of(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that communicate, or whose slices together form what each of them held."""
+        """Return a rank's group: the ranks that communicate, or whose slices together form the data each rank held."""
         return group_along(self.before.devices, self.axes, rank)
 
 
 def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...]:
-    """Return the steps from one layout of a tensor to another on the same number of ranks.
+    """Return the steps that convert a tensor from one layout to another on the same number of ranks.
 
     >>> matmul, relu = TensorLayout((2, 4, 1), ((0,), ())), TensorLayout((2, 4), ((0,), (1,)))
     >>> [(step.kind, step.dim, step.group_of(5)) for step in steps_between(matmul, relu)]
@@ -66,7 +66,7 @@ def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...
 
 
 def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the slice of a dim by all axes that must still cut it and that cut nothing now."""
+    """Return the slice of a dim along unused axes that `wanted` splits the dim by; None if there is none."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -76,7 +76,7 @@ def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the exchange that moves a dim's innermost axes to another dim, which needs them next."""
+    """Return the all-to-all that moves the innermost axes of one dim to another dim; None if there is none."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -92,7 +92,7 @@ def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the gather of a dim along the axes that no longer cut it."""
+    """Return the all-gather of a dim along the axes that `wanted` does not split it by; None if there is none."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         kept = _common(has, wants)
         if kept < len(has):
@@ -101,7 +101,7 @@ def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return the length of the common prefix of axes."""
+    """Return the length of the common prefix of two sequences of axes."""
     differing = (place for place, (mine, its) in enumerate(zip(one, other, strict=False)) if mine != its)
     return next(differing, min(len(one), len(other)))
 

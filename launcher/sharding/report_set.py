@@ -1,4 +1,4 @@
-"""Read the strategy reports of all ranks of a run, and group the ranks with equal reports."""
+"""Read the strategy reports of all ranks of a run, and group ranks whose strategies are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"rank(?P<rank>\d{1,9})\.json")
 
 
 def reported_ranks(directory: Path) -> list[int]:
-    """Return the ranks that have a report, in order; empty if the directory is missing."""
+    """Return the ranks that have a report, in order; an empty list if the directory is missing."""
     try:
         names = [_NAME.fullmatch(path.name) for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -26,7 +26,7 @@ def reported_ranks(directory: Path) -> list[int]:
 
 
 def read_of_rank(directory: Path, rank: int) -> StrategyReport:
-    """Return the report of a rank. Raise an UnreadableError if it is missing, damaged, or another rank's."""
+    """Return the report of a rank. Raise UnreadableError if the file is missing, damaged, or of another rank."""
     path = directory / strategy_name(rank)
     report = read_report(path)
     if report.rank != rank:
@@ -38,7 +38,7 @@ def read_all(directory: Path) -> list[StrategyReport]:
     """Return the reports of a run's newest attempt, in rank order.
 
     Raises:
-        UnreadableError: one of them is damaged or another rank's, or ranks of that attempt are missing.
+        UnreadableError: a report is damaged, belongs to another rank, or is missing for a rank of that attempt.
     """
     reports = [read_of_rank(directory, rank) for rank in reported_ranks(directory)]
     newest = max((report.attempt for report in reports), default=0)
@@ -47,8 +47,8 @@ def read_all(directory: Path) -> list[StrategyReport]:
     missing = set(range(found[0].ranks)) - {report.rank for report in found} if found else set()
     if missing:
         raise UnreadableError(
-            f"{directory}: of {found[0].ranks} ranks, these have no report: {ranges(missing)}",
-            hint="the run ended before all ranks wrote theirs, or is still running; --rank N shows the report of one rank",
+            f"{directory}: missing reports of these ranks (of {found[0].ranks}): {ranges(missing)}",
+            hint="the run ended too early or is still running; use `--rank N` to show the report of one rank",
         )
     return found
 
@@ -66,7 +66,7 @@ class AlikeRanks:
 
 
 def equal_ranks(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
-    """Return the ranks grouped by equal reports (except numbers), ordered by their first ranks."""
+    """Group ranks with the same operators, strategies and collectives. Order the groups by their first rank."""
     groups: dict[Any, list[StrategyReport]] = {}
     for report in reports:
         operators = tuple(

@@ -1,4 +1,4 @@
-"""The search of auto_parallel: find the cheapest partition of a graph's operators, by the costs of `cost.py`.
+"""The search of auto_parallel: find the partitions of a graph's operators with the least cost (see `cost.py`).
 
 A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
 operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
@@ -33,12 +33,12 @@ TOLERANCE = 1e-9  # of sums computed in another order
 def searched(
     graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs, memory_bytes: float | None = None
 ) -> dict[str, Partition]:
-    """Return the partition of every operator in the cheapest choice, in the graph's order; `given` ones are kept.
+    """Return the cheapest choice of partitions, keyed by operator in the graph's order. `given` ones are kept.
 
     The result depends only on the arguments: ties are broken by the order of the partitions.
 
     Raises:
-        RefusedLayoutError: no choice needs at most `memory_bytes` on a rank.
+        RefusedLayoutError: every choice needs more than `memory_bytes` on a rank.
     """
     tables = tables_of(graph, given, ranks, costs)
     found = _fastest(tables, 0.0)
@@ -62,7 +62,7 @@ class _Choice:
 
 
 def _fastest(tables: Tables, price: float) -> _Choice:
-    """Return the choice with the least seconds + price * bytes: branch and bound over the messages that sum gradients."""
+    """Return the choice with the least seconds + price * bytes, by branch and bound over the gradient messages."""
     factors = _factors(tables, price)
     sums = {name: [cost.sums for cost in found] for name, found in tables.operators.items()}
     best, least = None, float("inf")
@@ -94,7 +94,7 @@ def _fastest(tables: Tables, price: float) -> _Choice:
 def _branches(
     fixed_s: Mapping[TensorLayout, float], room_s: float, used: Messages, *, paid: Messages, without: Messages
 ) -> Iterator[tuple[Messages, Messages]]:
-    """Yield the branches that may contain a cheaper choice, if its messages must cost less than `room_s`.
+    """Yield the branches that may contain a cheaper choice: one whose messages cost less than `room_s`.
 
     A choice either needs the first message used here or excludes it; then the second, and so on. A choice that needs
     all of them is not cheaper than the one found here.
@@ -113,7 +113,7 @@ def _branches(
 
 
 def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) -> tuple[float, dict[str, int]] | None:
-    """Return the least sum of the factors without these messages, and the ways; None if there are none."""
+    """Return the least cost of a choice that needs no message in `without`, and the choice; None if there is none."""
     left = {
         name: tuple(way for way, needs in enumerate(found) if without.isdisjoint(needs)) for name, found in sums.items()
     }
@@ -131,7 +131,7 @@ def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) 
 
 
 def _factors(tables: Tables, price: float) -> list[Factor]:
-    """Return the costs of operators and edges as single numbers; equal ones share their tables."""
+    """Return the costs of operators and edges, each as seconds + price * bytes. Equal costs share a table."""
     made: dict[int, list[float]] = {}
     factors = []
     for name, found in tables.operators.items():
@@ -156,7 +156,7 @@ def _fixed_s(tables: Tables, messages: Messages) -> float:
 
 
 def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
-    """Return the fastest corner of the hull that fits; `fast`, the fastest of all, does not fit.
+    """Return the fastest choice on the convex hull that fits into `memory_bytes`; `fast` does not fit.
 
     Given a corner that does not fit and one that does, use the price that makes both cost the same. A choice that is
     cheaper than both at that price replaces one of them. If there is none, they are neighbours on the hull.

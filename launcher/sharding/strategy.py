@@ -1,4 +1,4 @@
-"""Parse, check and write strategies in the user's notation, ((2, 4), (4, 1)): the parts of each dim of each input."""
+"""Parse and check strategies such as ((2, 4), (4, 1)), the number of parts of each dim of each input."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from launcher.sharding.expression import Expression, Partition, Strategy, cut
 
 
 def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Partition:
-    """Return the partition that the user's strategy for the operator `name` describes.
+    """Return the partition that the user's `strategy` defines for the operator `name`.
 
     Raises:
-        UsageError: it does not fit the operator's inputs or the ranks; with the numbers.
+        UsageError: the strategy does not fit the operator's inputs or the number of ranks.
     """
     told = f"the strategy {strategy} of {name}"
     found: dict[str, tuple[int, str]] = {}
     for index, count, where in _parts(expression, strategy, ranks, name):
         before, there = found.setdefault(index, (count, where))
         if before != count:
-            same = f"{there}, which is the same index, into {before}"
-            raise UsageError(f"{told} cuts {where} into {count} parts, and {same}", hint="use the same number for both")
+            same = f"{there} into {before}, but both dims have the same index"
+            raise UsageError(f"{told} cuts {where} into {count} parts and {same}", hint="use the same number for both")
     cuts = {index: count for index, (count, _) in found.items()}
     product = prod(cuts.values())
     if product > ranks:
@@ -32,14 +32,14 @@ def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str
         raise UsageError(f"{told} needs {product} devices, but there are {ranks}", hint=hint)
     if ranks % product:
         raise UsageError(
-            f"{told} uses {product} devices, which does not divide {ranks}",
+            f"{told} needs a multiple of {product} devices, but there are {ranks}",
             hint=f"use parts whose product is one of {_divisors(ranks, ranks)}",
         )
     return cut(expression, cuts, ranks)
 
 
 def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Iterator[tuple[str, int, str]]:
-    """Yield index, number of parts and name ("dim 1 of input 0") of each dim that may be cut. Raises as `cutting_of`."""
+    """Yield (index, parts, "dim 1 of input 0") for each dim that may be split. Raises the errors of `cutting_of`."""
     told, hint = f"the strategy {strategy} of {name}", f"for instance {expression.strategy_of({})}"
     if len(strategy) != len(expression.inputs):
         raise UsageError(f"{told} is for {len(strategy)} inputs, but {name} has {len(expression.inputs)}", hint=hint)
@@ -58,7 +58,7 @@ def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) ->
                     raise UsageError(f"{cuts}, and {reason}", hint=hint)
                 yield index, count, where
             elif count > 1:
-                raise UsageError(f"{cuts}, but {name} needs it whole", hint=f"1 there, {hint}")
+                raise UsageError(f"{cuts}, but {name} cannot split it", hint=f"use 1 for this dim, {hint}")
 
 
 def _divisors(value: int, most: int) -> str:
@@ -66,10 +66,10 @@ def _divisors(value: int, most: int) -> str:
 
 
 def strategy_from(value: Any) -> Strategy:
-    """Parse a strategy from a TOML value, [[2, 4], [4, 1]], or from text in the notation of the tutorials.
+    """Parse a strategy from a TOML value such as [[2, 4], [4, 1]], or from text such as "((2, 4), (4, 1))".
 
     Raises:
-        ValueError: it is not a strategy; the message shows an example.
+        ValueError: `value` is not a strategy. The message shows an example.
     """
     if isinstance(value, str):
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):

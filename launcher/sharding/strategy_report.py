@@ -39,7 +39,7 @@ MAX_BYTES = 1 << 30  # limit for a report: a million operators need less
 
 @frozen
 class ReportTensor:
-    """A tensor as an operator's input or output. All fields but the name have a value per dim."""
+    """A tensor as an operator's input or output. `shape`, `cuts`, `by`, `size` and `start` have an item per dim."""
 
     name: str  # of the operator that computes it, of the parameter, or of the data
     shape: tuple[int | None, ...]  # of the whole tensor; None if ranks have parts of different, unknown sizes
@@ -62,7 +62,7 @@ class ReportOperator:
 
     @property
     def strategy(self) -> Strategy:
-        """The number of parts of each dim of each input, as ((2, 4), (4, 1))."""
+        """The number of parts of each dim of each input, such as ((2, 4), (4, 1))."""
         return tuple(each.cuts for each in self.inputs)
 
 
@@ -78,7 +78,7 @@ class ReportEdge:
 
 @frozen
 class ReportCollective:
-    """A collective or message of one rank, or a slice, which sends nothing. Equal ones of a step are merged and counted.
+    """A collective, message or slice of one rank in a step. Repeated ones are merged, and `count` is their number.
 
     `bytes`: of one tensor that is reduced, exchanged, sent, received or broadcast; of a gather's result; of what a
     slice leaves. The group of a message is its sender, then its receiver.
@@ -119,10 +119,10 @@ def report_text(report: StrategyReport) -> str:
 
 
 def read_report(path: Path) -> StrategyReport:
-    """Read a report written from `report_text`.
+    """Read a report that contains the output of `report_text`.
 
     Raises:
-        UnreadableError: the file is missing or is not a report; with its name and the problem.
+        UnreadableError: the file is missing or is not a report. The message has the path and the problem.
     """
     try:
         report = decode(StrategyReport, json.loads(read_regular(path, MAX_BYTES)))
@@ -138,7 +138,7 @@ def read_report(path: Path) -> StrategyReport:
 
 def _troubles(report: StrategyReport) -> Iterator[str]:
     if not 0 <= report.rank < report.ranks:
-        yield f"rank {report.rank} of {report.ranks}"
+        yield f"rank {report.rank} is not one of {report.ranks} ranks"
     known = {operator.name for operator in report.operators}
     if len(known) < len(report.operators):
         yield "two operators have the same name"
@@ -149,10 +149,10 @@ def _troubles(report: StrategyReport) -> Iterator[str]:
             start = tensor.size if tensor.start is None else tensor.start
             lengths = {len(each) for each in (tensor.shape, tensor.cuts, tensor.by, tensor.size, start)}
             if len(lengths) > 1 or min(tensor.cuts, default=1) < 1:
-                yield f"{tensor.name} at {operator.name} has no layout of {dims} dims"
+                yield f"{tensor.name} at {operator.name} has an invalid layout for {dims} dims"
     for edge in report.edges:
         if edge.target not in known or not 0 <= edge.input < len(inputs[edge.target]):
-            yield f"an edge leads to input {edge.input} of {edge.target}, which does not exist"
+            yield f"an edge leads to a missing input: {edge.input} of {edge.target}"
     for collective in report.collectives:
         outside = [rank for rank in collective.group if not 0 <= rank < report.ranks]
         if outside or report.rank not in collective.group or min(collective.bytes, collective.count) < 0:

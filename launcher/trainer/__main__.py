@@ -63,7 +63,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def exit_code_of(work: Callable[[], object]) -> int:
-    """Call `work`; return 0, the exit code of a TlaunchError, or 1 after printing any other exception's traceback."""
+    """Call `work`. Return 0, a TlaunchError's exit code, or 1 after printing the traceback of any other exception."""
     try:
         work()
     except TlaunchError as error:
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """Exit with `exit_code`; after a failure skip all cleanup.
+    """Exit with `exit_code`. If it is not 0, skip all cleanup.
 
     Cleanup closes connections, and the peers would then fail with errors that hide this rank's error.
     """

@@ -12,7 +12,7 @@ _MOST_OF_OLDER_GLIBC_BYTES = 32 << 20  # the largest mmap threshold that older v
 
 
 def keep_freed_memory() -> None:
-    """Make the C library keep freed memory for the next step instead of returning it to the system.
+    """Make the C library keep freed memory for reuse in the next step instead of returning it to the system.
 
     By default glibc returns a step's activations to the system. Getting them back page by page takes up to a fifth of
     the time of a step on a CPU. Does nothing if the user configures malloc by environment variables.

@@ -19,14 +19,14 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (
         ["parallel.schedule=interleaved", "parallel.interleave=3"],
         Layout(pp=2, micro_batches=2),
-        "pp = 2 stages of 3 chunks are more than the model's parts: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+        "pp = 2 stages of 3 chunks are more than the parts of the model: the model has 2 encoder + 2 decoder = 4 layers, and a head",
         "at most `--pp 1`",
     ),
     (["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
         Layout(pp=2, micro_batches=2), "parallel.stages = [2, 2] has 2 stages, but pp = 2 of 2 chunks",
         "give 4 numbers"),
     (["parallel.schedule=interleaved", "parallel.interleave=2"], Layout(pp=2, micro_batches=3),
-        "micro_batches = 3 is not divisible by pp = 2", "2 or 4"),
+        "micro_batches = 3 must be divisible by pp = 2", "2 or 4"),
     (["parallel.stages=[3, 1]"], Layout(pp=4), "parallel.stages = [3, 1] has 2 stages, but pp = 4", "--pp 2"),
     (["parallel.stages=[2, 3]"], Layout(pp=2), "has 5 layers, but the model has 2 encoder + 2 decoder = 4 layers", "[]"),
 ])  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_layout_that_fits_is_accepted(layout):
     (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
     (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above",
         "at most `--set train.minimum_rate=0.003`"),
-    (["train.early_stopping=3"], "train.early_stopping = 3 counts validations", "--set train.validate_every=N"),
+    (["train.early_stopping=3"], "train.early_stopping = 3 needs validations", "--set train.validate_every=N"),
 ])  # fmt: skip
 def test_settings_without_effect_are_refused(settings, message, hint):
     with pytest.raises(UsageError) as refusal:

@@ -88,7 +88,7 @@ def test_an_unknown_file_lists_the_packaged_ones():
     ("[parallel]\nstages = [1, 'a']\n", 'stages is [1, "a"], but must be a list of integers', "the default is"),
     ("[parallel]\nstages = [3, -1]\n", "my.toml:2: parallel.stages is [3, -1], which is below 0 in -1", "layers"),
     ("model.dropout = 1.0\n", "my.toml:1: model.dropout is 1.0, which is not below 1", "model.dropout: "),
-    ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "step size"),
+    ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "learning rate"),
     ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "float32"),
 ])  # fmt: skip
 def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):

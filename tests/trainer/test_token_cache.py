@@ -236,7 +236,7 @@ def test_empty_and_long_pairs_are_told(path):
     corpus = corpus_of(path, "data.source_length=20")
     told = "\n".join(corpus.remarks)
     assert len(corpus.train) + len(corpus.valid) == len(PAIRS) + 1
-    assert f"{path}: 2 pairs are left out because a side is empty; the first is in line 4" in told
+    assert f"{path}: 2 pairs are left out because one side is empty; the first is in line 4" in told
     assert len(corpus.remarks) == 1  # the long one is held out
     corpus = corpus_of(path, "data.source_length=6")
     assert f"of {len(corpus.train)} training pairs are cut to data.source_length = 6 and" in corpus.remarks[1]

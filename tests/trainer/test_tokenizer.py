@@ -55,7 +55,7 @@ def test_a_damaged_tokenizer_is_trained_again(size, tmp_path, capfd):
     kept_at.write_bytes(first[:size])
     assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path) == (first, kept_at)
     assert kept_at.read_bytes() == first
-    assert f"{kept_at} is damaged and not used" in capfd.readouterr().out
+    assert f"{kept_at} is damaged and is not used" in capfd.readouterr().out
 
 
 def test_long_lines_are_learnt_from(tmp_path):

@@ -1,4 +1,4 @@
-"""The settings of the quickstart network, and checks that strategies and layout fit it.
+"""The settings of the quickstart network, and checks of its strategies and layout.
 
 The network is two matrix products with a ReLU between them. Defaults are the tutorial's.
 """
@@ -53,7 +53,7 @@ class QuickstartDataConfig:
 
 @frozen
 class QuickstartTrainConfig(TrainConfig):
-    epochs: int = setting(5, "epochs of data.steps_per_epoch steps", minimum=1)
+    epochs: int = setting(5, "number of epochs; an epoch has data.steps_per_epoch steps", minimum=1)
     steps: int = TrainConfig.steps
     batch_size: int = setting(16, "rows per step, over all ranks", minimum=1, maximum=1_000_000)
     micro_batches: int = TrainConfig.micro_batches
@@ -89,12 +89,12 @@ class QuickstartSettings:
 
 
 def own_layout(settings: QuickstartSettings, layout: Layout) -> Layout:
-    """Return the layout that the program trains in. Raises the errors of `operators_layout`."""
+    """Return the layout used for training. Raises the errors of `operators_layout`."""
     return operators_layout(settings.parallel.mode, layout)
 
 
 def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if the mode does not support the layout, or the batch is not divisible.
+    """Raise RefusedLayoutError if the mode does not support the layout, or the ranks cannot divide the batch.
 
     Raises UsageError if a strategy names an unknown operator, or does not fit the operator or the devices.
     """
@@ -125,9 +125,9 @@ def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa
 
 
 def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:
-    """Return the graph that tracing the network and its loss would give, to check strategies without torch.
+    """Return the graph of the network and its loss, as tracing would give it. Checks strategies without torch.
 
-    Each of the data-parallel `copies`, which divide the batch, has the same graph.
+    The data-parallel `copies` divide the batch. Each copy has this graph.
     """
     model, rows = settings.model, settings.train.batch_size // copies
     item_bytes = 8 if settings.train.precision == "float64" else 4

@@ -1,4 +1,4 @@
-"""The settings of ResNet-50, and checks that the layout and the data fit it. Messages name values that fit.
+"""The settings of ResNet-50, and checks of its layout and data. Error messages suggest valid values.
 
 Defaults are the tutorial's, except for a smaller image size that suits a CPU.
 """
@@ -95,7 +95,7 @@ STRIDE = 32  # input pixels per side for each pixel of the last layers
 
 
 def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
-    """Return the layout that the program trains in: data parallelism over all ranks, or that of `operators_layout`.
+    """Return the layout used for training: `layout` in modes that replicate the model, else `operators_layout`'s.
 
     Raises RefusedLayoutError as `operators_layout` does, or if the mode does not support model parallelism.
     """
@@ -110,7 +110,7 @@ def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
 
 
 def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if the mode does not support the layout, or a rank has too few images for batch norm.
+    """Raise RefusedLayoutError if the mode does not support the layout, or batch norm would get too few images.
 
     The message names the nearest values that fit. Raises UsageError as `check_early_stopping` does.
     """
@@ -135,7 +135,7 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
 
 
 def check_data(settings: Resnet50Settings, data: Path | None) -> None:
-    """Raise UsageError if no directory is given or it has too few images in CIFAR-10's binary format for a batch.
+    """Raise UsageError if no directory is given, or its CIFAR-10 files (binary format) do not fill a batch.
 
     Raises UnreadableError as `find_images` does.
     """
@@ -152,7 +152,7 @@ def check_data(settings: Resnet50Settings, data: Path | None) -> None:
 
 
 def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise if a part of a batch has no image, or a single pixel in the last layers, which has no variance."""
+    """Raise if a part of a batch has no image, or batch norm gets a single pixel, which has no variance."""
     batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
     told = f"train.batch_size = {batch_size} over dp * micro_batches = {layout.dp} * {layout.micro_batches} = {parts}"
     if batch_size < parts:
@@ -162,8 +162,8 @@ def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
     images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
-            f"{told} leaves one image for some batch norms; with data.image_size = {settings.data.image_size} "
-            "it has one pixel in the last layers, and no variance",
+            f"{told} leaves one image for some batch norms; at data.image_size = {settings.data.image_size} "
+            "the last layers have a single pixel, which has no variance",
             hint=f"use `--set train.batch_size={2 * parts}`"
             + (", or `--set model.batch_norm=synchronised`" if is_alone and layout.dp > 1 else ""),
         )

@@ -31,7 +31,7 @@ ENCODER_BLOCKS, DECODER_BLOCKS = 2, 3
 
 @frozen
 class PartCosts:
-    """The cost of each part for a pair of maximum length, forward and backward, in picoseconds. Only ratios matter."""
+    """The cost of each model part, forward and backward, for a pair of maximum length. Only ratios matter."""
 
     embeddings: int
     encoder_layer: int
@@ -40,12 +40,12 @@ class PartCosts:
 
 
 def encoder_layer(model: ModelConfig, sources: int, attended: int) -> int:
-    """Return the forward multiply-adds of a layer for `sources` positions and `attended` query-key pairs."""
+    """Return the multiply-adds of an encoder layer in forward. `attended` is the number of query-key pairs."""
     return sources * model.d_model * (4 * model.d_model + 2 * model.feed_forward_dim) + 2 * attended * model.d_model
 
 
 def decoder_layer(model: ModelConfig, targets: int, sources: int, attended: int) -> int:
-    """Return the forward multiply-adds of a layer. `attended` counts query-key pairs, including cross attention."""
+    """Return the multiply-adds of a decoder layer in forward. `attended` includes pairs of cross attention."""
     of_targets = targets * model.d_model * (6 * model.d_model + 2 * model.feed_forward_dim)
     return of_targets + 2 * sources * model.d_model**2 + 2 * attended * model.d_model
 
@@ -71,7 +71,7 @@ def training_flops(model: ModelConfig, sources: Sequence[int], targets: Sequence
 
 
 def part_costs(settings: TransformerSettings) -> PartCosts:
-    """Return the costs for balancing the stages."""
+    """Return the costs of the model's parts, which are used to balance pipeline stages."""
     model, sources, targets = settings.model, settings.data.source_length, settings.data.target_length
     of_encoder = encoder_layer(model, sources, sources**2)
     of_decoder = decoder_layer(model, targets, sources, targets**2 + sources * targets)
@@ -87,7 +87,7 @@ def part_costs(settings: TransformerSettings) -> PartCosts:
 
 
 def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]:
-    """Return the stages of `pp` pipeline-parallel ranks, from `parallel.stages` or balanced by cost.
+    """Return the pipeline stages for `pp` ranks: from `parallel.stages`, or else balanced by cost.
 
     With v chunks of layers per rank there are v `pp` stages, and rank i has the stages i, `pp` + i, 2 `pp` + i, ...
     Raises RefusedLayoutError if there are fewer parts than stages, or `parallel.stages` does not fit.
@@ -100,7 +100,7 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     if not by_hand:
         if count > layer_count + 1:
             raise RefusedLayoutError(
-                f"pp = {pp} stages{in_chunks} are more than the model's parts: {model}, and a head",
+                f"pp = {pp} stages{in_chunks} are more than the parts of the model: {model}, and a head",
                 hint=f"use at most `--pp {max((layer_count + 1) // chunks, 1)}`, or `--set model.encoder_layers=N`",
             )
         costs = part_costs(settings)

@@ -33,7 +33,7 @@ class Layer:
         self.is_recomputed = mode
 
     def set_comm_fusion(self, number: int) -> None:
-        """Sum the gradients of this layer together with other layers of the same number."""
+        """Sum this layer's gradients in one group with the gradients of other layers that have the same number."""
         self.comm_fusion = number
 
 
@@ -64,7 +64,7 @@ def settings_by(
         missing = next(number for number, layer in enumerate(layers) if layer.pipeline_stage is None)
         raise RefusedLayoutError(
             f"lambda_func sets pipeline_stage for {len(chosen)} of {len(layers)} layers, but not for layer {missing}",
-            hint="set it for all layers, or for none to balance stages by cost",
+            hint="set pipeline_stage for all layers, or for none to balance stages by cost",
         )
     return LayerSettings(
         stages=layers_per_stage(chosen, pp) if chosen else (),

@@ -1,4 +1,4 @@
-"""Check that a layout fits the Transformer's sizes. Messages name values that fit."""
+"""Check that a layout fits the Transformer's sizes. Error messages suggest valid values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by co
 
 
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
-    """Raise if a layout does not fit the model, or a batch has no sentences.
+    """Raise if a layout does not fit the model, or settings contradict each other.
 
     Raises RefusedLayoutError, whose message names the nearest values that fit. Raises UsageError if `train.batch_tokens`
     is too small for the longest sentences, a setting of `train` has no effect, or settings of `parallel` exclude each
@@ -58,7 +58,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Raise if the data does not start with sentence pairs for the training. None means the packaged sample.
+    """Raise if `data` is malformed at its start or has too few pairs for a batch. None means the packaged sample.
 
     Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits` and `count_first_pairs`.
     """
@@ -90,7 +90,7 @@ def _check_rates(train: TransformerTrainConfig) -> None:
 
 
 def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
-    """Return warnings for a layout that fits: stages that leave ranks idle."""
+    """Return warnings about a valid layout if `parallel.stages` leaves ranks idle."""
     parallel = settings.parallel
     if not parallel.stages or layout.pp == 1:
         return ()
@@ -113,7 +113,7 @@ def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Raise UsageError if tables are to be replicated over model-parallel ranks but one of them is the partitioned head."""
+    """Raise UsageError if embedding tables are to be replicated over ranks, but the sharded head shares one of them."""
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
@@ -123,17 +123,17 @@ def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
 
 
 def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
-    """Raise if chunks of layers are used without the interleaved schedule, or its micro batches do not fit."""
+    """Raise if the schedule does not fit the number of layer chunks, or the number of micro batches."""
     schedule, chunks, pp, micro_batches = parallel.schedule, parallel.interleave, layout.pp, layout.micro_batches
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise UsageError(
             f"parallel.schedule = {schedule} does not fit parallel.interleave = {chunks}: "
-            "the interleaved schedule, and only this one, has several chunks of layers per stage",
+            "the interleaved schedule needs several chunks of layers per stage, and other schedules support only one",
             hint=f"use `--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2`, or leave out both",
         )
     if chunks > 1 and pp > 1 and micro_batches % pp:
         raise RefusedLayoutError(
-            f"micro_batches = {micro_batches} is not divisible by pp = {pp}, which parallel.schedule = {schedule} needs",
+            f"micro_batches = {micro_batches} must be divisible by pp = {pp} with parallel.schedule = {schedule}",
             hint=f"use `--micro-batches N` with N = {_multiples_near(micro_batches, pp)}",
         )
 

@@ -23,7 +23,7 @@ class ModelConfig:
     encoder_layers: int = setting(2, "layers of the encoder", minimum=0, maximum=1000)
     decoder_layers: int = setting(2, "layers of the decoder", minimum=1, maximum=1000)
     norm: str = setting(
-        "pre", "pre: before each sublayer and at both ends; post: after each residual sum", choices=("pre", "post")
+        "pre", "pre: before each sublayer and after the last; post: after each residual sum", choices=("pre", "post")
     )
     positions: str = setting("learned", "how token positions are encoded", choices=("learned", "sinusoidal"))
     scale_embedding: bool = setting(False, "multiply word embeddings by the square root of d_model")
@@ -33,7 +33,7 @@ class ModelConfig:
         choices=("none", "decoder", "all"),
     )
     dropout: float = setting(0.05, "dropout on embeddings and residual branches", minimum=0, below=1)
-    attention_dropout: float = setting(0.0, "dropout on the weights of attention", minimum=0, below=1)
+    attention_dropout: float = setting(0.0, "dropout on attention weights", minimum=0, below=1)
     activation_dropout: float = setting(0.0, "dropout inside the feed-forward blocks", minimum=0, below=1)
 
     @property
@@ -68,7 +68,7 @@ class TransformerTrainConfig(TrainConfig):
     batch_size: int = setting(32, "sentence pairs per optimizer step, over all ranks", minimum=1, maximum=1_000_000_000)
     batch_tokens: int = setting(
         0,
-        "target tokens per step, over all ranks, in pairs of similar length; 0: `batch_size` pairs",
+        "target tokens per step, over all ranks, in pairs of similar length; 0: use `batch_size` pairs",
         minimum=0,
         maximum=1_000_000_000,
     )
@@ -78,7 +78,7 @@ class TransformerTrainConfig(TrainConfig):
         "adamw, or MindSpore's adam_weight_decay, which has no bias correction",
         choices=("adamw", "adam_weight_decay"),
     )
-    learning_rate: float = setting(3e-3, "AdamW's step size after warm-up", minimum=0)
+    learning_rate: float = setting(3e-3, "AdamW's learning rate at the end of warm-up", minimum=0)
     warmup_steps: int = setting(150, "steps in which the learning rate grows from zero", minimum=0)
     schedule: str = setting(
         "inverse_sqrt",
@@ -88,7 +88,7 @@ class TransformerTrainConfig(TrainConfig):
     minimum_rate: float = setting(0.0, "learning rate of the last step, for linear and cosine", minimum=0)
     beta1: float = setting(0.9, "decay of AdamW's first moment", minimum=0, below=1)
     beta2: float = setting(0.98, "decay of AdamW's second moment", minimum=0, below=1)
-    epsilon: float = setting(1e-9, "AdamW's term against division by zero", minimum=1e-20)
+    epsilon: float = setting(1e-9, "AdamW's term that avoids division by zero", minimum=1e-20)
     weight_decay: float = setting(0.01, "weight decay of matrices; norms and biases have none", minimum=0)
     clip_norm: float = setting(1.0, "maximum norm of the total gradient; 0 means unlimited", minimum=0)
     label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)

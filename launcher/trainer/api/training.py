@@ -148,7 +148,7 @@ def _trained(
         trained: list[dict[str, Tensor]] = []
 
         def trained_before() -> bytes:
-            """Return b"1" and keep the saved model if an earlier attempt of the run finished, else b""."""
+            """Return b"1" and load the model into `trained` if an earlier attempt of the run saved it, else b""."""
             if files.output is None or attempt_in(os.environ) == 0:
                 return b""
             if (found := model_of(files.output, NAME, settings)) is not None:
@@ -162,7 +162,7 @@ def _trained(
 
 
 def _is_real(number: object) -> bool:
-    """Return True if `number` is a finite number. NumPy's and torch's scalars count, too."""
+    """Return True if `number` is a finite number, including NumPy and torch scalars."""
     try:
         return not isinstance(number, str | bytes) and math.isfinite(float(number))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
@@ -216,7 +216,7 @@ def _check_arguments(
 
 
 def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> TransformerOpParallelConfig:
-    """Return `given`, or the configuration of the network's modules, or the run's configuration.
+    """Return `given` if it is set, else the configuration of the network's modules, else the run's.
 
     Raises:
         UsageError: modules of the network have different configurations.
@@ -229,7 +229,7 @@ def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> 
         found = found or config
         if config != found:
             raise UsageError(
-                f"{path} has a different parallel_config: {config} (instead of {found})",
+                f"{path} has a different parallel_config than the rest: {config} instead of {found}",
                 hint="use the same parallel_config for all modules",
             )
     return found or TransformerOpParallelConfig.of_run()
@@ -250,9 +250,9 @@ def _check_same(config: TransformerOpParallelConfig, layout: Layout) -> None:
 def _parallel_settings(
     network: nn.Module, config: TransformerOpParallelConfig, schedule: str, transport: str, *, accumulates_shards: bool
 ) -> ParallelConfig:
-    """Return the trainer's settings for a configuration and the Transformer's `lambda_func`."""
+    """Convert a parallel configuration and the Transformer's `lambda_func` to the trainer's settings."""
     if schedule not in {ONE_FORWARD_ONE_BACKWARD, GPIPE}:
-        raise UsageError(f"schedule = {schedule!r} is unknown", hint=f"use {ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
+        raise UsageError(f"unknown schedule {schedule!r}", hint=f"use {ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
     if accumulates_shards and not config.optimizer_shard:
         raise UsageError(
             "gradient_accumulation_shard is on, but without optimizer_shard every rank needs all gradients",
@@ -285,7 +285,7 @@ def _parallel_settings(
 
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
-    """Return the paths of model and checkpoints: in `output`, else in the run directory, else none."""
+    """Return the paths of model and checkpoints: in `output` if given, else in the run directory if there is one."""
     run_dir = own_run()
     own = run_dir if output is None else RunDir(Path(output))  # with the names that they have in a run directory
     resumed = None if resume is None else _resumed(Path(resume), run_dir)
@@ -295,7 +295,7 @@ def _files(output: Path | str | None, resume: Path | str | None) -> Files:
 
 
 def _resumed(resume: Path, run_dir: RunDir | None) -> Path:
-    """Return the path to resume from, or of a run next to this one; `latest` is the newest with checkpoints."""
+    """Return the path to resume from. A run's name is looked up next to this run; `latest` is the newest other run."""
     if run_dir is None:
         return resume
     found = resume if resume.exists() else run_dir.root.parent / resume

@@ -39,9 +39,9 @@ def write_tensors(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write boxes to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on, in the order of `values`.
+    """Write `values` to a safetensors file: kinds[0] of all boxes in order, then kinds[1] of all boxes, and so on.
 
-    The arrays in `values` may start and end anywhere. With `synced`, the file is on disk when this returns.
+    Arrays in `values` need not end where a box ends. With `synced`, the file is on disk when this returns.
 
     Raises:
         OSError: for example, the disk is full.
@@ -53,9 +53,9 @@ def write_tensors(
 def assemble(
     path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str], *, kinds: Sequence[str] = KINDS
 ) -> PartFile:
-    """Combine files of the same directory into one file, with one box per parameter that covers all their boxes.
+    """Combine files of one directory into a single file, in which each parameter has one box.
 
-    `names` gives the order. It needs the memory of a few blocks, and the file is on disk when this returns.
+    `names` is the order of parameters. Needs memory for a few blocks only. The file is on disk when this returns.
 
     Raises:
         OSError: for example, the disk is full.
@@ -82,7 +82,7 @@ class StoredTensors:
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Map `files` in `directory`, which hold `kinds`. If several files contain a box, the first is read."""
+        """Map `files` of `directory`, each with all `kinds`. A box that is in several files is read from the first."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}
@@ -97,7 +97,7 @@ class StoredTensors:
         return extent
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
-        """Yield the stored pieces of a box of a parameter: the position in the box, and read-only values of each kind.
+        """Yield the stored pieces of the box `wanted`: the position in the box, and read-only values of each kind.
 
         Raises:
             OSError: a file cannot be read.
@@ -116,7 +116,7 @@ class StoredTensors:
 
 
 def prepared(directory: Path, world: World, on_unwritable: Callable[[str], object] | None = None) -> str:
-    """Create the checkpoint directory, remove files left by killed writers, and check that all ranks see it.
+    """Create the checkpoint directory, remove files of killed writers, and check that all ranks see the directory.
 
     Return a token of this writer. All ranks must call it. If the directory is not writable but contains a checkpoint,
     `on_unwritable` receives the reason on rank 0. Without `on_unwritable`, or without a checkpoint, this is an error.

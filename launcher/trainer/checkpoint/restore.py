@@ -1,4 +1,4 @@
-"""Resume from a checkpoint of any layout: each rank reads the boxes that it owns now."""
+"""Resume from a checkpoint of any layout: each rank reads the boxes that it owns in the current layout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHOWN = 4  # names of checkpoints in a message
 
 
 def candidates_at(path: Path) -> list[Path]:
-    """Return the checkpoints that `path` refers to, newest first: itself, or those in it or in its `checkpoints`.
+    """Return the checkpoints at `path`, newest first: `path` itself, or checkpoints in it or in its `checkpoints`.
 
     Raises:
         UnreadableError: there are none.
@@ -100,7 +100,7 @@ def restore(
 
 
 def _none_complete(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
-    """Return the error if no checkpoint is usable. It names other checkpoints in the directory."""
+    """Return the error to raise if no checkpoint is usable. It names untried checkpoints in the directory."""
     directory = paths[-1].parent
 
     def others() -> bytes:
@@ -115,7 +115,7 @@ def _none_complete(paths: Sequence[Path], damage: str, world: World) -> Unreadab
 
 
 def _index_of_all(checkpoint: Path, world: World) -> Index:
-    """Return the index that rank 0 has read, or raise its DamagedError or UnreadableError on every rank."""
+    """Read the index on rank 0 and return it on every rank. Errors of reading are raised on every rank."""
 
     def read() -> bytes:
         try:
@@ -130,9 +130,9 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
 
 
 def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
-    """Return intact files that contain all boxes. Each file is verified by one rank, and rank 0 reports damaged ones.
+    """Return intact files that together contain all boxes. The ranks share the checks; rank 0 reports damaged files.
 
-    Raise a DamagedError on every rank if a box is in no intact file.
+    Raise a DamagedError on every rank if no intact file contains a box.
     """
     names = sorted(index.files)
     is_damaged = torch.zeros(len(names), dtype=torch.int32, device=world.device)
@@ -177,7 +177,7 @@ def _check_same(
         raise UsageError(f"{path} belongs to a model with different buffers")
     if index.kinds != tuple(kinds):
         theirs, ours = ", ".join(index.kinds), ", ".join(kinds)
-        raise UsageError(f"{path} belongs to a different optimizer: it has {theirs}, this run {ours}")
+        raise UsageError(f"{path} belongs to a different optimizer: it stores {theirs}, and this run needs {ours}")
 
 
 def _read(

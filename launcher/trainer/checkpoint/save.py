@@ -1,7 +1,7 @@
-"""Write checkpoints in the background of the training, on all ranks together.
+"""Write checkpoints in the background while the training continues, on all ranks together.
 
-A step only waits until each rank has copied its part, the state it owns. Threads then write it (`writing.py`), and no
-rank holds more than its part in memory. Ranks exchange success or failure before the next checkpoint and at the end.
+A step only waits until each rank has copied the state it owns. Threads then write the copy (`writer.py`), and no rank
+holds more than its own state in memory. Ranks exchange success or failure before the next checkpoint and at the end.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CheckpointWriter:
         validation_loss: float | None = None,
         validations: Validations = NOT_VALIDATED,
     ) -> None:
-        """Start to write the state after `step`, after finishing the previous checkpoint. `state` is this rank's part.
+        """Finish the previous checkpoint, then start to write this rank's part of the `state` after `step`.
 
         `buffers` are floating-point tensors, and rank 0's are written. `validation_loss` is recorded if it is finite.
         `validations` are recorded unchanged.
@@ -94,7 +94,7 @@ class CheckpointWriter:
         self._writing = Writing(self._plan, step, part, loss, validations)
 
     def finish(self) -> int | None:
-        """Wait until the pending checkpoint is complete. Return its step, or None if there was none.
+        """Wait until the pending checkpoint is complete. Return its step, or None if no checkpoint is pending.
 
         Raises:
             TlaunchError: on every rank, if it could not be written.

@@ -33,14 +33,14 @@ class SaveSchedule:
     """Decides after each step, identically on every rank, whether to save. Does nothing if checkpoints are off."""
 
     def __init__(self, config: CheckpointConfig, *, has_clock: bool) -> None:
-        """`has_clock`: whether this rank measures the minutes. Exactly one rank must."""
+        """`has_clock` tells whether this rank measures `every_minutes`. Set it on exactly one rank."""
         self._config = config
         self._every_s = 60 * config.every_minutes if has_clock else 0.0
         self._saved_s = time.monotonic()
         self._asked: set[signal.Signals] = set()  # signals that have come; SIGUSR1 until the next checkpoint
 
     def votes(self) -> tuple[float, ...]:
-        """Return this rank's votes after the present step, 1 or 0: to save, and to stop.
+        """Return this rank's votes after the present step, each 1 or 0: to save, and to stop.
 
         Empty if checkpoints are off, so that no data is sent.
         """
@@ -50,7 +50,7 @@ class SaveSchedule:
         return float(signal.SIGUSR1 in self._asked or is_time), float(signal.SIGTERM in self._asked)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
-        """Return the actions after a step, given the summed `votes`. Call it once per step."""
+        """Return whether to save and to stop after a step, given the sums of all ranks' `votes`. Call once a step."""
         config = self._config
         if not config.is_on:
             return Due()
@@ -63,7 +63,7 @@ class SaveSchedule:
         return Due(saves, bool(wishes_to_end))
 
     def on_demand(self) -> AbstractContextManager[None]:
-        """Handle SIGUSR1 as a request to save after the next step."""
+        """Return a context in which SIGUSR1 requests a checkpoint after the present step."""
         return self._noting(signal.SIGUSR1)
 
     @contextmanager

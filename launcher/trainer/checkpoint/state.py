@@ -21,7 +21,7 @@ NONE: Mapping[str, Tensor] = {}
 
 
 class State(Protocol):
-    """The state that is divided over ranks: boxes of parameters, with a value of each kind per element."""
+    """Training state that is divided over ranks: boxes of parameters, with one tensor per kind (weight, moments)."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -32,10 +32,10 @@ class State(Protocol):
         """The dtype of all values, which may be more precise than the model's weights."""
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
-        """Yield the boxes that this rank owns, in a fixed order. Values are read from and written to the views."""
+        """Yield the boxes that this rank owns, in a fixed order. Their values are views, to read and to write."""
 
     def restored(self, steps: int) -> None:
-        """Make the values written to the views the state after `steps` steps. All ranks must call it."""
+        """Adopt the values written to the views as the state after `steps` steps. All ranks must call it."""
 
 
 @frozen
@@ -58,7 +58,7 @@ class Training:
 
 
 def check_finite(state: State, of: str) -> None:
-    """Raise if the weights that this rank owns are not finite; `of` names the state in the error.
+    """Raise if weights that this rank owns are not finite. `of` is the name of the state in the error.
 
     Weights whose squares overflow count as not finite: training cannot continue from them.
 

@@ -104,7 +104,7 @@ class Writing:
             raise TlaunchError(self._failure)
 
     def all_came(self, phase: int, *, failed: bool) -> None:
-        """Record that all ranks have finished a phase, or that a rank has failed."""
+        """Tell the thread that all ranks have finished a phase, or that a rank has failed."""
         (self._gives_up if failed else self._is_done[phase]).set()
 
     def remove(self) -> None:
@@ -138,7 +138,7 @@ class Writing:
         self._note(name, written)
 
     def _assemble(self) -> None:
-        """Write this rank's file if it contains the parts of several ranks."""
+        """Combine the parts of several ranks into this rank's file, if this rank is the writer of such a file."""
         own = self._plan.own_file
         if own is None or own.is_a_part:
             return
@@ -157,7 +157,7 @@ class Writing:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
     def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
-        """Wait for the notes of a phase, and return the files they describe."""
+        """Wait until all notes of a phase exist, and return the files that they describe."""
         notes = {name: self._aside / f"{name}.json" for name in names}
         deadline_s = None
         for name, path in notes.items():  # in sequence, because polling thousands of files would overload a file server
@@ -174,7 +174,7 @@ class Writing:
         return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}
 
     def _commit(self) -> None:
-        """On rank 0, complete the checkpoint from the files of all ranks."""
+        """On rank 0, wait for the files of all ranks, then write the index and rename the directory."""
         if self._plan.rank != 0:
             return
         training = self._plan.training
@@ -214,7 +214,7 @@ class Writing:
             self._plan.on_unremoved(failure)
 
     def _remove_others(self) -> OSError | None:
-        """Remove checkpoints of later steps, and old ones except the latest `keep` and, with `keep_best`, the best.
+        """Remove checkpoints of later steps and old ones. Keeps the latest `keep`, and the best with `keep_best`.
 
         Return the first error. Raise an OSError if the directory cannot be read.
         """
@@ -228,7 +228,7 @@ class Writing:
         return next(filter(None, failures), None)
 
     def _rename(self, checkpoint: Path) -> OSError | None:
-        """Rename a checkpoint before its removal, so that no reader sees it with missing files. Return any error."""
+        """Rename a checkpoint before its removal, so that readers never see it incomplete. Return any error."""
         try:
             checkpoint.rename(self._old(checkpoint))
         except OSError as error:

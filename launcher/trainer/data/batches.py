@@ -41,7 +41,7 @@ class GlobalBatch:
 def global_batches(
     examples: Sequence[Example], config: TransformerTrainConfig, *, first_step: int = 1
 ) -> Iterator[GlobalBatch]:
-    """Yield the batches of a training from `first_step` on, independent of earlier steps."""
+    """Yield the batches from step `first_step` on. Earlier steps need not have been read."""
     pairs = TokenizedPairs.of(examples)
     order: PairBatches | TokenBatches
     if config.batch_tokens:
@@ -71,7 +71,7 @@ def token_count(examples: Sequence[Example]) -> int:
 def own_micro_batches(
     examples: Sequence[Example], layout: Layout, coordinate: Coordinate, device: torch.device
 ) -> list[Batch]:
-    """Return this rank's part of a global batch, divided into micro batches, each padded to its longest sentence.
+    """Return this rank's micro batches of a global batch. Each is padded to its longest sentence.
 
     The batch is divided by length into dp times micro_batches parts of about equal cost. Rank i takes parts i, i + dp,
     i + 2 dp, ... A part without pairs gets the shortest pair with PAD labels, which costs little and does not count.
@@ -93,12 +93,12 @@ def padding_share(batches: Sequence[Batch]) -> float:
 
 
 def rows_of(batch: Batch) -> tuple[int, int, int]:
-    """Return the number of rows of matrix products in the encoder, the decoder and the head."""
+    """Return the number of rows (tokens) that matrix products have in the encoder, the decoder and the head."""
     return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
-    """Yield consecutive batches; the last may be smaller."""
+    """Yield consecutive batches of `size` examples; the last may be smaller."""
     for start in range(0, len(examples), size):
         yield examples[start : start + size]
 

@@ -81,7 +81,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
 
 
 def _makes_files(world: World) -> bool:
-    """Return True if this rank creates its server's missing files."""
+    """Return True if this rank creates missing files for its server."""
     return world.place.local_rank == 0 or world.is_first
 
 
@@ -118,12 +118,12 @@ def _obtain(
 
 
 def held_out(pair_count: int) -> int:
-    """Return the number of pairs at the end that are used for validation if there is no validation split."""
+    """Return how many pairs at the end of the corpus serve as validation data if there is no validation split."""
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 
 def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -> Iterator[str]:
-    """Return the sentences for training the tokenizer: both sides of pairs, evenly spaced in a large corpus.
+    """Return the sentences to train the tokenizer on: both sides of all pairs, or of a sample from a large corpus.
 
     Reads the file twice, the first time immediately.
 
@@ -160,7 +160,7 @@ def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
 def shared_tokenizer(
     settings: TransformerSettings, world: World, splits: Splits, digest: str
 ) -> tuple[Tokenizer, Path]:
-    """Return the tokenizer of the training text with that digest, and, on rank 0, its path."""
+    """Return the tokenizer for the training text, which rank 0 obtains; its path is only valid on rank 0."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
     serialized, kept_at = b"", splits.train
 
@@ -192,7 +192,7 @@ def _remarks(
     for path, tokens in zip(paths, stored, strict=True):
         if empty := tokens.index.empty_count:
             line = tokens.index.first_empty_line
-            yield f"{path}: {empty} pairs are left out because a side is empty; the first is in line {line}"
+            yield f"{path}: {empty} pairs are left out because one side is empty; the first is in line {line}"
     if cut := sum(chunk.cut_count() for chunk in train.in_chunks()):
         yield (
             f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "

@@ -77,7 +77,7 @@ class ImageSet:
         return int(self._ends[-1])
 
     def take(self, number_B: Integers) -> tuple[Pixels, Integers]:
-        """Return pixels (B, C, H, W) and labels (B) of the images with these numbers, from 0."""
+        """Return pixels (B, C, H, W) and labels (B) of the images with these numbers, which count from 0."""
         record_BR = np.empty((len(number_B), RECORD_BYTES), np.uint8)
         file_B = np.searchsorted(self._ends, number_B, "right")
         for file in np.unique(file_B):
@@ -88,7 +88,7 @@ class ImageSet:
 
 
 class ImageOrder:
-    """The image numbers of each step, in random order. An incomplete last batch of an epoch is dropped."""
+    """The numbers of the images in each step, in random order. An incomplete last batch of an epoch is dropped."""
 
     def __init__(self, image_count: int, batch_size: int, *, seed: int) -> None:
         """`batch_size` is over all ranks, and at most `image_count`."""
@@ -103,13 +103,13 @@ class ImageOrder:
 
 @frozen
 class Shard:
-    """The part of each global batch for one data-parallel rank: every `num_shards`-th image."""
+    """One data-parallel rank's part of each global batch: every `num_shards`-th image."""
 
     num_shards: int = 1
     shard_id: int = 0
 
     def of(self, number_B: Integers) -> Integers:
-        """Return this rank's numbers. Sizes differ by at most one image, and later ranks never have more."""
+        """Return this rank's share of the numbers. Shares differ by at most one; later ranks never have more."""
         return number_B[self.shard_id :: self.num_shards]
 
 
@@ -138,7 +138,7 @@ def training_batches(
     shape: ImageShape,
     first_step: int = 1,
 ) -> Iterator[TrainingBatch]:
-    """Yield a rank's part of the training batches from `first_step` on, independent of earlier steps."""
+    """Yield a rank's part of the training batches from step `first_step` on. Earlier steps need not have been read."""
     for step in range(first_step, last_step + 1):
         epoch, index = divmod(step - 1, order.steps_per_epoch)
         number_B = order.batch(epoch, index)
@@ -164,7 +164,7 @@ def validation_batches(images: ImageSet, batch_size: int, *, shard: Shard, shape
 
 
 def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int) -> Pixels:
-    """Shift each image by up to PADDING pixels, filled with black, and mirror half of the images.
+    """Shift each image by up to PADDING pixels, fill the border with black, and mirror half of the images, at random.
 
     Equivalent to torchvision's RandomCrop(32, padding=4) and RandomHorizontalFlip(). Random bits depend only on seed,
     epoch and image number.
@@ -179,7 +179,7 @@ def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int)
 
 
 def draws(number_B: Integers, *, seed: int, epoch: int) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
-    """Return the first row and column of each image's crop, from 0 to 2 PADDING, and whether it is mirrored.
+    """Return each image's crop offset (row and column, from 0 to 2 PADDING) and whether to mirror the image.
 
     All come from one random word for (seed, epoch, number), as in dropout: one bit to mirror, and 15 bits per position.
     The probabilities of the nine positions differ by at most 1 in 3,641.
@@ -211,7 +211,7 @@ def resized(value_BCHW: Values, size: int) -> Values:
 
 @lru_cache(maxsize=4)
 def _interpolation(before: int, after: int, dtype: np.dtype[Any]) -> Values:
-    """Return the interpolation matrix (after, before) for one side: two weights per row, whose sum is 1."""
+    """Return the interpolation matrix (after, before) for one side. Each row has two weights whose sum is 1."""
     place = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
     lower = np.minimum(place.astype(np.int64), before - 2)
     matrix = np.zeros((after, before), dtype)

@@ -50,7 +50,7 @@ class TokenBatches:
     """Batches of about `batch_tokens` target tokens, with pairs of similar length."""
 
     def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
-        """`batch_tokens` is at least twice the longest target, so that no batch is empty."""
+        """`batch_tokens` must be at least twice the longest target, so that no batch is empty."""
         self._seed = seed
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
         # Only the last chunk of pairs may end within a block.
@@ -70,7 +70,7 @@ class TokenBatches:
         return self._batches(epoch, pool, int(ends[pool]) - first)[index - first]
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative number of batches of the pools, in proportion to their tokens."""
+        """Return the cumulative numbers of batches in the pools, which are in proportion to the pools' tokens."""
         tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
         return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
 
@@ -81,7 +81,7 @@ class TokenBatches:
 
 
 def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Divide pairs into `count` batches with equal numbers of target tokens.
+    """Divide pairs into `count` batches with about equal numbers of target tokens.
 
     Return positions in `pairs`, shortest first. A pair belongs to the batch whose share contains the middle of its
     tokens. So no batch is empty if no target is longer than a share.
@@ -94,7 +94,7 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Divide a batch into `count` parts with the smallest maximum cost, to COST_TOLERANCE. Return positions in `pairs`.
+    """Divide a batch into `count` parts so that the largest cost is minimal (to COST_TOLERANCE). Return positions.
 
     Pairs are sorted by length, so each part has pairs of similar length. With few pairs, the last parts are empty.
     The cost of a part is its padded positions, plus its target tokens, because logits are only computed for those.
@@ -105,7 +105,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
     number_B, tokens_B = np.arange(1, len(pairs) + 1), np.cumsum(target_B)
 
     def end_within(cost: float, start: int) -> int:
-        """Return the end of the largest part from `start` within that cost."""
+        """Return the end of the largest part that starts at `start` and costs at most `cost`."""
         size = len(pairs) // count + 1
         while True:
             part_P = slice(start, start + size)
@@ -117,7 +117,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
             size *= 2
 
     def ends_within(cost: float) -> list[int]:
-        """Return the ends of at most `count` parts, each as large as possible within that cost."""
+        """Return the ends of at most `count` parts, each as large as possible with at most this cost."""
         ends = [0]
         while ends[-1] < len(pairs) and len(ends) <= count:
             ends.append(end_within(cost, ends[-1]))
@@ -148,7 +148,7 @@ def _by_length(source_B: Integers, target_B: Integers) -> Integers:
 
 
 class Shuffle:
-    """A random order of pairs for each epoch, in pools that can be read independently."""
+    """A random order of all pairs for each epoch, divided into pools that can be read independently of each other."""
 
     def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
         """A pool has at least `pool_pairs` pairs, except for an incomplete last block, and fewer than twice as many."""
@@ -164,7 +164,7 @@ class Shuffle:
         self.pool = lru_cache(maxsize=2)(self._pairs_of_pool)
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative number of pairs of the pools."""
+        """Return the cumulative numbers of pairs in the pools."""
         last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - len(self._pairs)
         return np.cumsum([len(blocks) * BLOCK_PAIRS - missing * int(last in blocks) for blocks in self.blocks(epoch)])
 

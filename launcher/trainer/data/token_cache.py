@@ -55,7 +55,7 @@ NAP_S = 0.05
 
 @frozen
 class Text:
-    """A file of pairs, as it was when it was read."""
+    """A file of sentence pairs, with its size, time and digest at the time of reading."""
 
     path: str
     size: int
@@ -93,9 +93,9 @@ def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) ->
 
 
 def find_tokens(name: str, beside: Path) -> StoredTokens | None:
-    """Return the token ids that `write_tokens` stored under `name`, or None if they are missing or incomplete.
+    """Return the token ids stored under `name` by `write_tokens`, or None if they are missing or incomplete.
 
-    They are next to the text or in the cache directory.
+    Searches next to the text (`beside`) and in the user's cache directory.
     """
     for directory in (beside, cache_dir()):
         with suppress(OSError, ValueError):
@@ -104,7 +104,7 @@ def find_tokens(name: str, beside: Path) -> StoredTokens | None:
 
 
 def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) -> None:
-    """Encode all pairs of `text` and store their ids, unless they are stored already. One of several processes does it.
+    """Encode all pairs of `text` and store their ids, unless stored already. Only one of concurrent processes does it.
 
     Memory use is bounded: pairs are processed in chunks, on as many threads as there are cores.
 
@@ -188,7 +188,7 @@ def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer)
 
 
 class _FilledPairs:
-    """The pairs with two non-empty sides. Counts the other pairs."""
+    """An iterable of the pairs with two non-empty sides. It counts the pairs that it leaves out."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = pairs
@@ -226,7 +226,7 @@ class _Progress:
 
 @contextmanager
 def _locked(directory: Path, name: str) -> Iterator[bool]:
-    """Hold a lock on `name` in `directory`. Yield False if the file system has no locks."""
+    """Hold a lock on `name` in `directory`; yield True, or False if the file system does not support locks."""
     path = directory / f".{name}.lock"
     while True:
         with path.open("ab") as file:

@@ -35,7 +35,7 @@ class Tokenizer:
         return self._processor.encode(list(sentences), num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids` up to the first END. Other marks are dropped."""
+        """Return the text of `ids` up to the first END. Special ids are dropped."""
         words = list(ids)
         if END in words:
             words = words[: words.index(END)]
@@ -45,7 +45,7 @@ class Tokenizer:
 def obtain_tokenizer(
     sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int, beside: Path
 ) -> tuple[bytes, Path]:
-    """Return the tokenizer of some sentences, from the cache next to the data or newly trained, and its path.
+    """Return the tokenizer for some sentences and its path. It is read from a cache, or else trained and cached.
 
     `sentences` is only called to train. `digest` identifies the sentences. The file's name contains it and all other
     inputs of the training, so the cache is never stale. If the data directory is not writable, the user's cache
@@ -63,7 +63,7 @@ def obtain_tokenizer(
             try:
                 load_tokenizer(serialized)
             except ValueError:
-                print(f"{path} is damaged and not used", flush=True)
+                print(f"{path} is damaged and is not used", flush=True)
             else:
                 return serialized, path
     serialized = train_tokenizer(sentences(), vocabulary_size)
@@ -74,7 +74,7 @@ def obtain_tokenizer(
 
 
 def load_tokenizer(serialized: bytes) -> Tokenizer:
-    """Return the tokenizer in the content of a file. Raise a ValueError if there is none."""
+    """Load a tokenizer from the content of its file. Raise a ValueError if the content is not a tokenizer."""
     if not serialized:  # sentencepiece accepts it
         raise ValueError("the file is empty")
     try:
@@ -111,6 +111,6 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
     except (RuntimeError, OSError) as error:
         raise UsageError(
             f"cannot train a tokenizer with model.vocabulary_size = {vocabulary_size}: {error}",
-            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are marks and bytes, each character needs one",
+            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are marks and bytes, and each character needs one",
         ) from error
     return written.getvalue()

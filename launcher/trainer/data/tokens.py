@@ -57,7 +57,7 @@ class FileArray:
         weakref.finalize(self, os.close, self._descriptor)
         found, expected = os.fstat(self._descriptor).st_size, count * item.itemsize
         if found != expected:
-            raise ValueError(f"{path.name} has {found} bytes instead of {expected}")
+            raise ValueError(f"{path.name} has {found} bytes, not {expected}")
 
     def __getitem__(self, part: slice) -> Integers:
         start, stop, _ = part.indices(self._count)
@@ -77,7 +77,7 @@ class TokenArrays:
     bounds: Integers | FileArray
 
     def read(self, numbers: Integers) -> TokenArrays:
-        """Return the pairs with these numbers (at least one), in memory. Consecutive pairs are read together."""
+        """Load the pairs with these numbers (at least one) into memory. Consecutive pairs are read together."""
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         bounds = [self.bounds[2 * int(run[0]) : 2 * int(run[-1]) + 3] for run in runs]
         ids = [self.ids[int(each[0]) : int(each[-1])] for each in bounds]
@@ -85,7 +85,7 @@ class TokenArrays:
 
 
 class TokenizedPairs(Sequence[Example]):
-    """A selection of pairs of `TokenArrays`, with each side truncated to a length. Slicing needs no memory."""
+    """A selection of pairs of `TokenArrays`, with each side truncated to a maximum length. Slicing copies nothing."""
 
     def __init__(self, arrays: TokenArrays, numbers: range | Integers, lengths: tuple[int, int]) -> None:
         """Select pairs by `numbers`: a range with step 1, or any numbers if the arrays are in memory.
@@ -146,7 +146,7 @@ class TokenizedPairs(Sequence[Example]):
         return int(np.count_nonzero((source_B > self._limits[0]) | (target_B > self._limits[1])))
 
     def padded(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids of all sources and all targets, each padded with PAD to the longest. There must be a pair."""
+        """Return the ids of all sources and of all targets, padded with PAD to the longest. There must be a pair."""
         if isinstance(self._arrays.ids, FileArray):
             return self.in_memory().padded()
         ids, bounds = self._loaded()
@@ -194,7 +194,7 @@ def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: Dat
 
 
 def encoded(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> tuple[Integers, Integers]:
-    """Return ids and bounds of `pairs`, without truncation."""
+    """Return the ids and bounds of `pairs`, without truncation."""
     return flattened([[*ids, END] for ids in tokenizer.encode([text for pair in pairs for text in pair])])
 
 
@@ -205,7 +205,7 @@ def flattened(sentences: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
 
 
 def _bounds_of(lengths: Integers) -> NDArray[np.int64]:
-    """Return the starts of sentences of these lengths, and the end of the last."""
+    """Return the start of each of several consecutive sentences of these lengths, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 

@@ -98,19 +98,19 @@ class _Decoder:
         self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
 
     def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
-        """Translate the lines of a file after its first `before` lines. Blank lines have empty translations."""
+        """Translate `lines`, which follow the first `before` lines of a file. Blank lines have empty translations."""
         options, sentences = self._options, [line if line.strip() else "" for line in lines]
         how = Search(options.beam, options.alpha)
         found = self._translator.translate(sentences, how, batch_tokens=options.batch_tokens)
         cut = f"cut to {self._data.source_length} tokens (data.source_length)"
         for number, each in enumerate(found, start=before + 1):
             if each.cut_tokens:
-                report(f"warning: {file}:{number}: {cut}, {each.cut_tokens} were left out")
+                report(f"warning: {file}:{number}: {cut}; {each.cut_tokens} tokens were left out")
         self._progress.add(sum(len(line.encode()) + 1 for line in lines))
         return [each.text for each in found]
 
     def _write(self, text: str) -> None:
-        """Write the complete text, also to a non-blocking pipe."""
+        """Write the complete text, even if the output is a non-blocking pipe."""
         content = text.encode(errors="replace")
         while content:
             select.select([], [self._options.output], [])

@@ -93,7 +93,7 @@ class _Live:
         return self.ids_BQT[:, :, -1]
 
     def go_on(self, end_BQ: Tensor, log_p_BQC: Tensor, id_BQC: Tensor) -> None:
-        """Advance by one step, given the log-probabilities of END and of the likeliest tokens after each hypothesis."""
+        """Advance the search by one step. The arguments are the results of `continuations`."""
         if self.log_p_BQ is None:
             self.log_p_BQ = torch.zeros_like(end_BQ)
         at_limit_B = self.limit_B == self.ids_BQT.shape[2]
@@ -113,7 +113,7 @@ class _Live:
         self.done_B = self.done_B | (self.finished_B >= self._beam) | (self.best_B >= bound_B)
 
     def _finish(self, log_p_BW: Tensor, parent_BW: Tensor | None, ends_BW: Tensor) -> None:
-        """Record finished hypotheses: END follows the hypotheses in `parent_BW`, or every hypothesis if it is None."""
+        """Record the hypotheses `parent_BW` (all if None) that END follows, as `ends_BW` selects."""
         length = self.ids_BQT.shape[2]
         ends_BW = ends_BW & ~self.done_B[:, None] & log_p_BW.isfinite()
         score_BW = (log_p_BW.double() / length**self._alpha).where(ends_BW, -torch.inf)
@@ -127,7 +127,7 @@ class _Live:
         self.finished_B = self.finished_B + ends_BW.sum(dim=1)
 
     def _live_on(self, log_p_BC: Tensor, id_BC: Tensor, parent_BC: Tensor, ends_BC: Tensor) -> None:
-        """Make the first W unfinished continuations the hypotheses of the next step."""
+        """Select the first W unfinished continuations as the hypotheses of the next step."""
         chosen_BW = ends_BC.to(torch.int8).argsort(dim=1, stable=True)[:, : self._beam]
         ended_BW = ends_BC.gather(1, chosen_BW)  # if fewer than W others are left
         self.log_p_BQ = log_p_BC.gather(1, chosen_BW).masked_fill(ended_BW, -torch.inf)
@@ -139,7 +139,7 @@ class _Live:
         self.ancestor_BQT = torch.cat([_of_parents(self.ancestor_BQT, parent_BW1), slot_BW1], dim=2)
 
     def best_of_done(self) -> dict[int, Hypothesis]:
-        """Return the best hypothesis of each finished sentence, by position in the full batch."""
+        """Return the best hypothesis of each finished sentence, keyed by its position in the full batch."""
         done_B = self.done_B.nonzero()[:, 0]
         kept = (value[done_B].tolist() for value in (self.sentence_B, self.best_BT, self.best_B))
         return {
@@ -156,7 +156,7 @@ class _Live:
 def continuations(
     decoder: CachedDecoder, decoded_BQD: Tensor, count: int, vocabulary: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return end_BQ, log_p_BQC and id_BQC: the log-probability of END, and the likeliest tokens, by hypothesis.
+    """Return, per hypothesis, the log-probability of END (BQ), and of the C most likely tokens with their ids (BQC).
 
     On a CPU, logits are computed for a few hypotheses at a time, so that they stay in the cache.
     """
@@ -176,7 +176,7 @@ def continuations(
 
 
 def largest(values_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest values of each row, in descending order, and their positions: a faster `topk`.
+    """Return the `count` largest values of each row in descending order, and their positions. Faster than `topk`.
 
     They are in the `count` blocks with the largest maxima, or after the last complete block.
     """

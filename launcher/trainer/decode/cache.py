@@ -23,7 +23,7 @@ FIRST_POSITIONS = 16  # initial capacity, doubled when it is exceeded
 
 
 class CachedDecoder:
-    """The decoder of `model`, which processes one token of each hypothesis at a time.
+    """The decoder of `model` with a key-value cache. It processes one token per hypothesis at a time.
 
     The model is modified: from then on, its decoder only works through this object, for one batch of sentences at a
     time.
@@ -45,7 +45,7 @@ class CachedDecoder:
         return self._model.target_embedding.word.weight.device
 
     def begin(self, source_BS: Tensor, slots: int) -> None:
-        """Encode sentences, padded with PAD. Each has at most `slots` hypotheses."""
+        """Encode sentences that are padded with PAD. Each sentence will have at most `slots` hypotheses."""
         for attention in self._attentions():
             attention.forget()
         self._seen.slots = slots
@@ -53,7 +53,7 @@ class CachedDecoder:
         self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
 
     def step(self, token_BQ: Tensor, ancestor_BQT: Tensor) -> Tensor:
-        """Return decoded_BQD of the tokens, which are at position T - 1 and use the first Q of its slots.
+        """Return the decoder's output (BQD) for the tokens at position T - 1, which use the first Q slots.
 
         `ancestor_BQT` is the slot that each hypothesis attends to at each position, including its own at the last.
         """
@@ -63,7 +63,7 @@ class CachedDecoder:
         return self._model.decode(embedded_BQD, self._encoded_BSD, self._mask_B11S)
 
     def project(self, decoded_ND: Tensor) -> Tensor:
-        """Return logits_NV of the tokens that follow."""
+        """Return the logits (NV) of the next tokens."""
         return self._model.project(decoded_ND)
 
     def keep(self, sentence_B: Tensor) -> None:
@@ -77,7 +77,7 @@ class CachedDecoder:
 
 
 class _Seen:
-    """The slots that the hypotheses of this step attend to, the same in all layers."""
+    """The cache slots that the hypotheses of this step attend to. They are the same in all layers."""
 
     def __init__(self) -> None:
         self.slots = 1
@@ -94,7 +94,7 @@ class _Seen:
 
 
 class _SelfAttention(nn.Module):
-    """Attention to the tokens of a hypothesis, given the last one."""
+    """Self-attention with a cache: from the last token of a hypothesis to all its tokens."""
 
     def __init__(self, attention: Attention, seen: _Seen) -> None:
         super().__init__()

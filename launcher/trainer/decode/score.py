@@ -36,7 +36,7 @@ def check_installed(packages: Sequence[str] = PACKAGES) -> None:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Score:
-    """Return sacrebleu's BLEU, by default cased, on detokenized text, with the tokenization of mteval-v13a."""
+    """Return sacrebleu's BLEU: by default case-sensitive, on detokenized text, with mteval-v13a tokenization."""
     return _score("BLEU", hypotheses, references, **options)
 
 

@@ -31,7 +31,7 @@ class Translation:
 
 
 class Translator:
-    """Translates with a model, which it uses exclusively from then on."""
+    """A translator that takes over `model`, which must not be used elsewhere afterwards."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, data: DataConfig) -> None:
         self._decoder = CachedDecoder(model.eval())
@@ -40,7 +40,7 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], how: Search, *, batch_tokens: int = BATCH_TOKENS
     ) -> list[Translation]:
-        """Translate sentences in batches of similar length, of at most `batch_tokens` source tokens with padding.
+        """Translate sentences in batches of similar length, each with at most `batch_tokens` source tokens and padding.
 
         A sentence with more tokens is a batch by itself. Text is normalised as in training. Empty text has an empty
         translation.
@@ -68,7 +68,7 @@ class Translator:
 
 
 def _batches(sources: Mapping[int, Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield positions of sources, longest first, so that memory that suffices for the first batch suffices for all."""
+    """Yield batches of positions of sources, longest first, so that the first batch needs the most memory."""
     batch: list[int] = []
     for place in sorted(sources, key=lambda place: -len(sources[place])):
         if batch and (len(batch) + 1) * len(sources[batch[0]]) > batch_tokens:

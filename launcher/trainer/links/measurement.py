@@ -66,7 +66,7 @@ class AllReduce:
 
 @frozen
 class Pair:
-    """The connection of two servers: bytes per second from the first to the second, back, and the lower of the two."""
+    """The connection of two servers: latency, bytes per second in both directions, and the lower of these two rates."""
 
     servers: tuple[int, int]
     latency_s: float  # half of the median round-trip time
@@ -76,7 +76,7 @@ class Pair:
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield the rounds of a tournament of `count` players: each pair meets once, and each player once per round.
+    """Yield the rounds of a tournament of `count` players: each pair plays once, and each player at most once a round.
 
     Uses the circle method.
 
@@ -113,11 +113,11 @@ def _measure(options: argparse.Namespace) -> None:
         measured = measure(world, options.seconds, options.largest)
         if world.is_first:
             write_text(path, json_text(measured))
-            print(f"links: measured; what {measured['world_size']} ranks found is in {path}", flush=True)
+            print(f"links: measured on {measured['world_size']} ranks; results are in {path}", flush=True)
 
 
 def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, object]:
-    """Measure all links and return the contents of links.json. All ranks must call it; only rank 0's result is complete."""
+    """Measure all links and return the content of links.json, complete only on rank 0. All ranks must call it."""
     if world.place.world_size == 1:
         return {"world_size": 1, "server_count": 1, "all_reduce": [], "pairs": []}
     leaders, before = _leaders(world), traffic()
@@ -136,7 +136,7 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
 
 
 def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int) -> tuple[str, ...]:
-    """Return the interfaces that carried the data, busiest first, from byte counters before and after.
+    """Return the network interfaces that carried the data, busiest first, given their byte counters before and after.
 
     Bridges, bonds and virtual networks also count the traffic of the underlying card. Empty if no interface carried
     `at_least` bytes: then data went through RDMA or shared memory.
@@ -148,7 +148,7 @@ def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int)
 
 
 def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]:
-    """Return the comma-separated interface names of each leader, by server index; other ranks add zeros."""
+    """Gather each leader's interface names as a comma-separated string, in the order of the servers."""
     letters = torch.zeros(len(leaders), LONGEST, device=world.device)
     if world.place.global_rank in leaders:
         for at, byte in enumerate(os.fsencode(",".join(own))[:LONGEST]):
@@ -158,7 +158,7 @@ def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]
 
 
 def _leaders(world: World) -> list[int]:
-    """Return the first rank of each server. Without GROUP_RANK, ranks are assumed to fill servers in order."""
+    """Return the first rank of each server. Without GROUP_RANK, consecutive ranks are assumed to be on one server."""
     place = world.place
     written = os.environ.get(env.GROUP_RANK, "")
     server = int(written) if written.isdecimal() else place.global_rank // place.local_world_size
@@ -169,7 +169,7 @@ def _leaders(world: World) -> list[int]:
 
 
 def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[AllReduce]:
-    """Yield results for growing sizes while time allows. All ranks use the slowest rank's clock, so they agree."""
+    """Yield the all_reduce speed for growing sizes while time allows. All ranks use the slowest rank's times."""
     count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
@@ -191,7 +191,7 @@ def _slowest(world: World, content: Tensor) -> float:
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
-    """Return the leaders' measurements, summed over ranks: one leader measures each pair, others have zeros."""
+    """Measure all pairs of leaders and return the results on every rank. The first leader of a pair reports it."""
     count = len(leaders)
     found = torch.zeros(count, count, 3, device=world.device)
     schedule = list(rounds(count))
@@ -213,7 +213,7 @@ def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int)
 def _meet(
     world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
 ) -> tuple[float, float, float]:
-    """Measure one pair: return latency, and bytes per second both ways. Only the first rank's result is used."""
+    """Measure a pair; return latency and bytes per second in both directions, valid only on the pair's first rank."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
     token = torch.zeros(1, device=world.device)
@@ -228,7 +228,7 @@ def _meet(
 
 
 def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
-    """Send messages of growing size within the time, and return the bytes per second of the largest.
+    """Send messages of growing size for about `seconds`; return the bytes per second of the largest.
 
     The receiver returns 0. Each message is preceded by its size, and 0 ends the stream. The receiver acknowledges each
     message, so that the time includes its arrival.
@@ -252,7 +252,7 @@ def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, spea
 
 
 def _say(world: World, peer: int, size: int) -> float:
-    """Send one message and return the seconds until its acknowledgement."""
+    """Send one message and return the seconds until the peer acknowledges it."""
     _one_way(torch.full((1,), float(size), device=world.device), peer, speaks=True)
     content = torch.ones(size // ITEM_BYTES, device=world.device)
     answer = torch.zeros(1, device=world.device)
@@ -261,7 +261,7 @@ def _say(world: World, peer: int, size: int) -> float:
 
 
 def _listen(world: World, peer: int) -> None:
-    """Receive messages until a size of 0 is announced."""
+    """Receive and acknowledge messages until the sender announces a size of 0."""
     announced, answer = torch.zeros(1, device=world.device), torch.zeros(1, device=world.device)
     while True:
         _one_way(announced, peer, speaks=False)

@@ -1,4 +1,4 @@
-"""Dropout whose masks are the same for every layout of ranks, after a resume, and in recompute.
+"""Dropout whose masks do not depend on the layout of ranks, and are repeated after a resume and in recompute.
 
 A hash of (seed, step, module name, row of the global batch, position, feature) decides each element, instead of the
 state of a random generator. With int32 arithmetic, which wraps around at 2^32,
@@ -35,14 +35,14 @@ GOLDEN = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: spreads consecutive numbers 
 
 @frozen
 class DropoutBits:
-    """The dropout random bits of a micro batch: two random words for each position of each row."""
+    """The random bits for dropout in a micro batch: two random words for each position of each row."""
 
     summand_BT1: Tensor
     factor_BT1: Tensor
 
     @classmethod
     def of(cls, row_B: Tensor, length: int, *, seed: int, step: int) -> DropoutBits:
-        """Return the words for rows `row_B` of the global batch of `step`, at positions below `length`."""
+        """Return the random bits for rows `row_B` of the global batch in `step`, at positions below `length`."""
         digest = hashlib.sha256(f"{seed}/{step}".encode()).digest()
         summand_BT, factor_BT = (
             _words(row_B, length, key=int.from_bytes(digest[at : at + 4], "little", signed=True)) for at in (0, 4)
@@ -51,7 +51,7 @@ class DropoutBits:
 
 
 class Dropout(nn.Module):
-    """Dropout that zeroes a share `rate` of the elements and scales up the others. Without `draws` it does nothing.
+    """Dropout that sets a share `rate` of elements to zero and scales the rest. Without `draws` it does nothing.
 
     Use a separate module for each call in the model: masks differ only by `place`.
     """
@@ -89,7 +89,7 @@ class AttentionDropout(Dropout):
 
 
 class _Dropped(torch.autograd.Function):
-    """Dropout that recomputes its mask in backward, which takes less than half the time of applying it."""
+    """An autograd function for dropout that recomputes its mask in backward instead of storing the mask."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rate: float) -> Tensor:
@@ -103,7 +103,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rate: float) -> Tensor:
-    """Return `tensor` after dropout; its shape is the shape of factor * words."""
+    """Return `tensor` after dropout. The mask has the shape of factor * words."""
     word = (factor * words).add_(summand)
     # In place as 1 or 0: on a CPU a comparison to booleans takes four times the time of the product.
     kept = word.ge_(int(rate * 2**32) - 2**31)
@@ -116,13 +116,13 @@ def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rat
 
 @cache
 def feature_words(place: str, width: int, device: torch.device) -> Tensor:
-    """Return a word for each feature of the module named `place`."""
+    """Return one random word for each feature of the module named `place`."""
     return mixed(torch.arange(width, dtype=torch.int32, device=device) * GOLDEN + (crc32(place.encode()) - 2**31))
 
 
 @cache
 def key_words(place: str, heads: int, device: torch.device, length: int) -> Tensor:
-    """Return a word for each head and each of the first `length` key positions of the module named `place`."""
+    """Return one random word for each head and each key position below `length` of the module named `place`."""
     return _words(torch.arange(heads, device=device), length, key=crc32(place.encode()) - 2**31)
 
 
@@ -134,7 +134,7 @@ def _words(row_B: Tensor, length: int, *, key: int) -> Tensor:
 
 
 def mixed(word: Tensor) -> Tensor:
-    """Mix the bits of int32 words in place by the finalizer of murmur3: changing one bit changes half of all bits."""
+    """Hash int32 words in place by the finalizer of murmur3: a change of one bit changes about half of all bits."""
     word ^= (word >> 16) & 0xFFFF
     word *= 0x85EBCA6B - 2**32
     word ^= (word >> 13) & 0x7FFFF

@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def streams_shape(self) -> tuple[int, int]:
-        """(B, S + T), the first dimensions of both streams concatenated along time."""
+        """The shape (B, S + T) of both streams concatenated along time, without the width."""
         return self.source_BS.shape[0], self.source_BS.shape[1] + self.target_BT.shape[1]
 
 
@@ -81,7 +81,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids_BT: Tensor, draws: DropoutBits | None = None, *, first: int = 0) -> Tensor:
-        """Return the vectors of consecutive tokens, the first of them at position `first`."""
+        """Return the vectors of consecutive tokens, which start at position `first`."""
         positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
         if self.scale != 1:
@@ -116,7 +116,7 @@ def sinusoids(length: int, d_model: int, device: torch.device) -> Tensor:
 
 
 class _SublayerNorm(nn.LayerNorm):
-    """The norm of a sublayer, applied before it ("pre") or after its residual sum ("post")."""
+    """The norm of a sublayer, applied before the sublayer ("pre") or after its residual sum ("post")."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_model)
@@ -124,7 +124,7 @@ class _SublayerNorm(nn.LayerNorm):
         self.is_residual = False  # the residual is the normalized input instead of the input
 
     def around(self, hidden_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the hidden states after the sublayer, with the norm and the residual sum."""
+        """Apply the sublayer with its norm and residual sum to the hidden states."""
         normed_BTD = self(hidden_BTD) if self.is_first else hidden_BTD
         update_BTD = sublayer(normed_BTD)
         sum_BTD = (normed_BTD if self.is_residual else hidden_BTD) + update_BTD
@@ -178,7 +178,7 @@ class Attention(nn.Module):
         *,
         causal: bool,
     ) -> Tensor:
-        """Compute scaled_dot_product_attention with dropout of the weights by `draws`."""
+        """Compute scaled dot-product attention, with dropout of the attention weights by `draws`."""
         scores_BHTS = (query_BHTK * self.head_dim**-0.5) @ key_BHSK.transpose(-1, -2)
         if causal:
             mask = scores_BHTS.new_ones(scores_BHTS.shape[-2:], dtype=torch.bool).tril()
@@ -297,7 +297,7 @@ class Transformer(nn.Module):
                 module.place = name
 
     def forward(self, batch: Batch, streams: Streams | None = None, draws: DropoutBits | None = None) -> Streams:
-        """Compute the streams for the next stage or the head from token ids, or from the previous stage's `streams`.
+        """Compute both streams from token ids, or on later stages from the previous stage's `streams`.
 
         Without `draws`, as in validation and translation, there is no dropout.
         """
@@ -321,12 +321,12 @@ class Transformer(nn.Module):
         return decoded_BTD
 
     def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's input hidden_ND and labels_N, for the tokens whose label is not PAD."""
+        """Return the head's input (ND) and the labels (N) of the tokens whose label is not PAD."""
         rows_N = (labels_BT.flatten() != PAD).nonzero()[:, 0]
         hidden_ND = self.decoder_norm(decoded_BTD.flatten(0, 1).index_select(0, rows_N))
         return hidden_ND, labels_BT.flatten()[rows_N]
 
     def project(self, decoded_BTD: Tensor) -> Tensor:
-        """Return the head's logits_BTV."""
+        """Return the logits (BTV) of the head."""
         assert self.head is not None, "only the last stage has the head"
         return self.head(self.decoder_norm(decoded_BTD))

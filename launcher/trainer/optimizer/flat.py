@@ -73,11 +73,11 @@ class FlatLayout:
         return group[index * length : (index + 1) * length]
 
     def state_of(self, group: range) -> slice:
-        """Return the slice of a rank's state tensors that belongs to its part of `group`."""
+        """Return the slice of a rank's state tensors that holds the state of its part of `group`."""
         return slice(group.start // self.dp, group.stop // self.dp)
 
     def own_parts(self, index: int) -> list[OwnPart]:
-        """Return the parts of all regions that the data-parallel rank `index` owns, in order of its state."""
+        """Return the parts of regions that data-parallel rank `index` owns, in the order of the rank's state."""
         parts = []
         for group in self.groups:
             owned = self.owned(group, index)
@@ -90,7 +90,7 @@ class FlatLayout:
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[tuple[str, Box, slice]]:
-        """Yield the boxes in `part`, in memory order: parameter, box of the single-device model's, elements of the part.
+        """Yield (parameter, box of the full parameter, elements of `part`) for each box in `part`, in memory order.
 
         `placed` are the placements passed to `arrange`.
         """
@@ -104,7 +104,7 @@ class FlatLayout:
 
 
 def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLayout:
-    """Return the flat layout of parameters, which are given in the model's order.
+    """Return the flat layout of parameters, given their placements in the model's order.
 
     Divides them into `groups` groups of about equal size, or fewer if parameters are large: the middle of a parameter
     decides its group. A rank without parameters gets one group of zeros. An example is a last stage that only holds a
@@ -112,7 +112,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return `decays` and `copies`. Norms and biases have one dim and do not decay."""
+        """Return whether weight decay applies, and `copies`. Norms and biases have one dim and do not decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:

@@ -39,7 +39,7 @@ GradientPiece = tuple[slice, Tensor]
 
 
 class SeparateGradients:
-    """The gradients of a rank without data parallelism: one tensor per parameter, directly from autograd.
+    """The gradients of a rank without data parallelism: one tensor per parameter, as autograd creates it.
 
     Nothing is sent to other ranks, so copying into a flat tensor would only cost time.
     """
@@ -56,7 +56,7 @@ class SeparateGradients:
             parameter.grad = None
 
     def reduce(self) -> None:
-        """Set the gradients of parameters that no backward pass has reached to zeros."""
+        """Set missing gradients to zeros, for parameters that no backward pass has reached."""
         for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -138,7 +138,7 @@ class Gradients:
                 self._passes_left[self._layout.group_of[self._awaited]] += 1
 
     def reduce(self) -> None:
-        """Sum the gradients over the data-parallel ranks; each receives its slices. Blocks until all have called it."""
+        """Sum the gradients over the data-parallel ranks; each receives its slices. Blocks until all ranks call it."""
         for view in self._unfilled.values():  # backward has not reached these parameters
             view.zero_()
         if self._dp.size == 1:
@@ -156,11 +156,11 @@ class Gradients:
             barrier(self._dp)  # other ranks may still read this rank's gradients
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the reduced gradient of `part`, which this rank owns, as one piece."""
+        """Return the summed gradient of `part`, which this rank owns, as one piece."""
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def add_awaited(self, gradient: Tensor) -> None:
-        """Add another stage's part to the gradient of the `awaited` parameter."""
+        """Add another stage's gradient to the gradient of the `awaited` parameter."""
         assert self._awaited is not None, "its parameter is among these"
         self._add(self._awaited, gradient)
         self._count(self._awaited)
@@ -174,14 +174,14 @@ class Gradients:
         self._count(name)
 
     def _add(self, name: str, gradient: Tensor) -> None:
-        """Add to a parameter's gradient, or set it if it is still empty in this step."""
+        """Add `gradient` to a parameter's gradient; the first one in a step replaces the old value."""
         if self._unfilled.pop(name, None) is not None:
             self._views[name].copy_(gradient)
         else:
             self._views[name].add_(gradient)
 
     def _count(self, name: str) -> None:
-        """Count one gradient of a parameter's group, and start the sums of the groups that are complete now."""
+        """Count one gradient of a parameter's group, and start the sums of the groups that this completes."""
         if self._passes_left is None:
             return
         group = self._layout.group_of[name]

@@ -41,7 +41,7 @@ NORM_ROW = 16_384  # elements
 
 @frozen
 class OwnedBox:
-    """The weight and state of a box of a parameter that this rank owns, as views of the box's shape."""
+    """A box of a parameter that this rank owns, with views of its weight and optimizer state in the box's shape."""
 
     name: str
     box: Box  # of the single-device model's parameter
@@ -105,7 +105,7 @@ class ShardedOptimizer:
     def _gradients_of(
         self, parameters: Mapping[str, nn.Parameter], *, are_sharded: bool
     ) -> SeparateGradients | GradientShards | Gradients:
-        """Return the storage of the gradients: separate tensors if nothing is summed or converted, else flat."""
+        """Create the gradient storage: separate tensors if no gradient is summed or converted, else flat tensors."""
         dp, shared, dtype, device = self._dp, self._shared_weight, self._like.dtype, self._like.device
         if dp.size == 1 and dtype == self._parameters.dtype and shared is None and parameters:
             return SeparateGradients(parameters, self.layout)
@@ -125,7 +125,7 @@ class ShardedOptimizer:
         return self._like.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
-        """Start a step of `backward_passes` passes; a group of gradients is summed when its last pass completes it.
+        """Start a step. After `backward_passes` backward passes over a group of gradients, the group is summed.
 
         With 0, `step` sums all groups. Until then gradients are only this rank's.
         """
@@ -134,7 +134,7 @@ class ShardedOptimizer:
             self._shared_weight.zero_gradient()
 
     def collect_shared(self) -> None:
-        """Add the other stage's gradient of a shared weight on the owner, once after all backward passes.
+        """Add the other stage's gradient of a shared weight to the owner's gradient, once after all backward passes.
 
         `step` calls it. All ranks of the run must call it.
         """
@@ -183,7 +183,7 @@ class ShardedOptimizer:
         self._publish()
 
     def not_finite(self) -> list[str]:
-        """Return the parameters with a non-finite gradient norm in this rank's slices, after the last step."""
+        """Return the parameters whose gradient in the last step has a non-finite norm in this rank's slices."""
         found = set()
         for part in self._parts:
             for here, values in self._gradients.of(part):
@@ -195,7 +195,7 @@ class ShardedOptimizer:
         return [name for name in self.layout.elements if name in found]
 
     def _norm_and(self, votes: tuple[float, ...]) -> list[float]:
-        """Return the gradient norm of the full model, followed by the sums of `votes`.
+        """Return the gradient norm of the full model, followed by the sums of `votes` over all ranks.
 
         Parameters replicated over model-parallel ranks count once. Blocks until all ranks have finished backward, so
         parameters in shared memory can be changed afterwards.
@@ -225,7 +225,7 @@ class ShardedOptimizer:
             self._rule.update(Tensors(weights, [each for *_, each in pieces], state), step, decays=decays)
 
     def _publish(self) -> None:
-        """Make the updated weights available on every data-parallel rank, in the model's precision."""
+        """Distribute the updated weights to every data-parallel rank, in the model's precision."""
         if self._master is not None:
             for part in self._parts:
                 self._parameters[part.flat].copy_(self._master[part.state])
@@ -237,14 +237,14 @@ class ShardedOptimizer:
             self._shared_weight.publish()
 
     def _gather(self, flat: Tensor) -> None:
-        """Gather the slices of a flat tensor from the data-parallel ranks that own them in `layout`."""
+        """Gather a flat tensor from the slices that the data-parallel ranks own in `layout`."""
         for group in self.layout.groups if self._dp.size > 1 else ():
             owned = self.layout.owned(group, self._dp.index)
             all_gather(flat[group.start : group.stop], flat[owned.start : owned.stop], self._dp, what="weights")
 
 
 def norm_of(vector: Tensor) -> Tensor:
-    """Return the Euclidean norm of a tensor of one dim.
+    """Return the Euclidean norm of a one-dimensional tensor.
 
     Computed as the norm of the norms of rows, for accuracy. On the CPU, torch's norm of 5 million float32 elements has
     an error of 1e-4, and of 50 million 4e-3, because it adds small squares to a large sum.

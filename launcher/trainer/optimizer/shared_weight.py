@@ -25,10 +25,10 @@ from launcher.trainer.telemetry.step_time import bubble
 
 
 class SharedWeight:
-    """This rank's side of a weight that is shared by the first and the last stage."""
+    """A weight that the first and the last pipeline stage share, as seen by one rank: the owner or the copy."""
 
     def __init__(self, name: str, parameter: nn.Parameter, pp: Group) -> None:
-        """Allocate the gradient; on the last stage, take over the `grad` of `parameter`. `pp` is the stage group."""
+        """Allocate the gradient. The last stage accumulates `grad` in it. `pp` is the group of stages."""
         self.name, self.is_owner = name, pp.index == 0
         self.parameter, self._handle = parameter, pp.handle
         self._other = pp.ranks[-1 if self.is_owner else 0]
@@ -42,7 +42,7 @@ class SharedWeight:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, nn.Parameter], pp: Group) -> SharedWeight | None:
-        """Return this rank's side, or None if there is only one stage or this stage does not have the weight."""
+        """Return the shared weight on this rank, or None if there is only one stage or this stage does not use it."""
         return cls(name, parameters[name], pp) if pp.size > 1 and name in parameters else None
 
     def zero_gradient(self) -> None:
@@ -50,7 +50,7 @@ class SharedWeight:
             self._gradient.zero_()
 
     def collect(self, add: Callable[[Tensor], None]) -> None:
-        """Send the copy's gradient to the owner, which calls `add` with it. Blocks until it is sent or received."""
+        """Send the copy's gradient to the owner, which passes it to `add`. Blocks until it is sent or received."""
         with recording.within("optimizer", "optimizer"):
             self._pass(self._gradient, sends=not self.is_owner, what="gradient of the shared weight")
         if self.is_owner:

@@ -26,7 +26,7 @@ _SGD: dict[str, Any] = {"dampening": 0.0, "nesterov": False, "maximize": False, 
 
 @frozen
 class Step:
-    """The parameters of one step, the same for all elements."""
+    """The arguments of one optimizer step that are the same for all elements."""
 
     number: int  # of the step in the training, from 1
     learning_rate: float
@@ -34,7 +34,7 @@ class Step:
 
 
 class Tensors(NamedTuple):
-    """The tensors that a step reads and updates: lists of equal length, element by element."""
+    """The tensors that a step reads and updates, as lists of equal length: weights, gradients and states."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
@@ -63,7 +63,7 @@ class AdamW:
     state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Take a step in place, with weight decay if `decays`. The divisor may change gradients in place, too."""
+        """Update weights and state in place; decay weights if `decays`. May also divide the gradients in place."""
         weights, gradients, (first_moments, second_moments) = tensors
         if not weights:
             return
@@ -95,7 +95,7 @@ class AdamW:
         )
 
     def _update_by_operations(self, tensors: Tensors, step: Step, number: float, weight_decay: float) -> None:
-        """Compute the same by operations that every device supports."""
+        """Compute `update` with operations that every device supports."""
         rate = step.learning_rate / (1 - self.beta1**number)
         for weight, gradient, first, second in zip(tensors.weights, tensors.gradients, *tensors.state, strict=True):
             if step.divisor is not None:
@@ -126,7 +126,7 @@ class Momentum:
     state: ClassVar[tuple[str, ...]] = ("first_moment",)
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Take a step in place. Gradients are changed in place, too: by the divisor and the weight decay."""
+        """Update weights and state in place. Changes gradients in place, too, by the divisor and the weight decay."""
         weights, gradients, (moments,) = tensors
         if not weights:
             return
@@ -151,7 +151,7 @@ Rule = AdamW | Momentum
 
 @functools.cache
 def has_fused_kernel(kind: Literal["adamw", "sgd"], device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if torch's fused kernel works for this device and type. Tries it on one element."""
+    """Return True if torch's fused kernel supports this device and type. Runs the kernel on one element."""
     weight, gradient, first, second = ([torch.zeros(1, device=device, dtype=dtype)] for _ in range(4))
     numbers: dict[str, Any] = {"lr": 1.0, "weight_decay": 0.0}
     try:

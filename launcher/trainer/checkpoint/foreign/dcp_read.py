@@ -33,7 +33,7 @@ _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
 
 
 def read_dcp(directory: Path) -> ForeignState:
-    """Read the state from a directory in the format of `dcp_write`, or with only weights, by name.
+    """Read the state from a DCP directory, either in the layout of `dcp_write` or with only weights, by name.
 
     Raises:
         UnreadableError: the directory is not a checkpoint, or is truncated or modified.
@@ -54,7 +54,7 @@ def read_dcp(directory: Path) -> ForeignState:
 
 
 def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
-    """Return the index in KINDS and the parameter of an entry; None and the last part of its name for others."""
+    """Return the kind (index in KINDS) and the parameter of an entry; for other entries None and what it holds."""
     model, state = f"{MODEL}.", f"{OPTIMIZER}.{STATE}."
     if name.startswith(state):
         parameter, _, what = name.removeprefix(state).rpartition(".")
@@ -77,7 +77,7 @@ def _read(directory: Path, name: str, stored: StoredTensor) -> Tensor:
         is_read[here] = True
         found[here] = _chunk(directory / chunk.file, name, chunk, found.dtype)
     if missing := int((~is_read).sum()):
-        raise UnreadableError(f"{directory}: {missing} of {found.numel()} elements of {name} are in no chunk")
+        raise UnreadableError(f"{directory}: no chunk contains {missing} of {found.numel()} elements of {name}")
     return found
 
 
@@ -106,7 +106,7 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
 
 
 def _problem_of(content: bytes) -> str | None:
-    """Return why torch.load must not read this content, or None if it has the format of a plain tensor."""
+    """Return the reason why this content is not safe for torch.load, or None if it has the format of a plain tensor."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = archive.infolist()

@@ -62,7 +62,7 @@ class ForeignState:
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Add the tensor of an entry named `called`: KINDS[kind] of a parameter. A duplicate counts as unknown."""
+        """Add the KINDS[kind] tensor of a parameter from the entry `called`. A duplicate entry counts as unknown."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
@@ -74,7 +74,7 @@ class ForeignState:
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
-        """Return the step of the state. Raise a UsageError if it is missing, and a RefusedError if it is not valid."""
+        """Return the step of the state. Raise UsageError if it is missing, or RefusedError if it is invalid."""
         hint = "set it with `--step N`"
         if self.number is None:
             raise UsageError(f"{self.path} does not contain the step of its state", hint=hint)
@@ -154,7 +154,7 @@ def write_checkpoint(
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
-    """Yield all parameters of KINDS[0], then of KINDS[1], and so on, with one tensor in memory at a time."""
+    """Yield the KINDS[0] values of all parameters, then KINDS[1], and so on. One tensor is in memory at a time."""
     dtype = NUMPY_DTYPES[like.dtype]
     for kind, found in zip(KINDS, state.tensors, strict=True):
         for name, shape in like.shapes.items():
