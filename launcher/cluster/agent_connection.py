@@ -1,4 +1,4 @@
-"""The coordinator's side of a connection to an agent: messages, pings, clock offset, and loss."""
+"""The coordinator's side of a connection to an agent: messages, pings, the clock offset, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST_ASKED = 8  # pings right after the registration, to know the clock offset 
 
 
 class Clock:
-    """An estimate of how far another server's wall clock is ahead, from the fastest answer (Cristian's algorithm)."""
+    """An estimate of another server's clock offset, from the fastest answer to a ping (Cristian's algorithm)."""
 
     def __init__(self) -> None:
         # Round trip and offset. Old answers are dropped, since clocks drift and are adjusted.
@@ -42,15 +42,15 @@ class Clock:
 
     @property
     def error_ns(self) -> int:
-        """The maximum error of the estimate: half of the round trip."""
+        """The maximum error of the estimate: half of the shortest round trip."""
         return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
-        """Add an answer: ahead = here - (now - round trip / 2).
+        """Add the answer to a ping: offset = its time - (arrival time - round trip / 2).
 
-        Example: an answer of 162 that arrives at 104 after a round trip of 4 is from a clock that is 60 ahead. An
-        answer that contradicts the best one shows that a clock was adjusted or has drifted, and older answers are
-        dropped.
+        Example: an answer with time 162 that arrives at 104 after a round trip of 4 comes from a clock that is 60
+        ahead. If an answer contradicts the one with the shortest round trip, a clock was adjusted or has drifted, so
+        older answers are dropped.
         """
         if round_trip_ns < 0:
             return
@@ -61,7 +61,7 @@ class Clock:
 
 
 class PingHistory:
-    """The pings of a connection: send times, answers, and the other side's clock offset. Times are monotonic."""
+    """The pings of a connection: their (monotonic) send times and answers, and the other side's clock offset."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -79,7 +79,7 @@ class PingHistory:
         return messages.Ping(now_ns)
 
     def take(self, pong: messages.Pong) -> bool:
-        """Process an answer; return True to send the next ping at once, as early ones are for accurate times."""
+        """Process the answer to a ping; return True for the first few, to send the next ping at once."""
         now_ns = time.time_ns()  # read first: a delay between the two clocks then only increases the round trip
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
@@ -94,7 +94,7 @@ class AgentConnection:
     """One connection from an agent or a client. Methods never block or raise, except that `close` may wait."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """Send a challenge. Connections add themselves to `noticed` when they are lost or have data to send."""
+        """Send a challenge. The connection adds itself to `noticed` when it is lost or has unsent data."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, messages.MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
@@ -141,7 +141,7 @@ class AgentConnection:
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[messages.Message]:
-        """Return the received messages, except answers to `ask` and events of other servers."""
+        """Return the received messages, except answers to `ask` and events about other servers."""
         taken: list[messages.Message] = []
         try:
             for message in self.channel.receive():
@@ -177,7 +177,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def server_of(hello: messages.Hello, register: ServerIndex) -> int:
-    """Return the index of the server in the rank table that sent `hello`.
+    """Return the index in the rank table of the server that sent `hello`.
 
     It is identified by --server, then by its addresses and hostname, then by its index among the engine's processes.
     Raises UsageError or RefusedLayoutError if no server matches, or several do.
@@ -207,8 +207,8 @@ def addresses_to_try(
 ) -> tuple[str, ...]:
     """Return up to `MAX_ADDRESSES` addresses at which other servers may reach this one.
 
-    They are the addresses in the rank table, since ranks use these; else the addresses of its names, from `resolved`;
-    else the address of its agent's connection and the addresses that the agent reports.
+    Addresses in the rank table come first, since ranks use them. If it has only names, these are their `resolved`
+    addresses. If there are none, they are the addresses of the agent's connection and those that the agent reports.
     """
     names = names_of(server)
     # A machine may have many addresses, and most are unreachable from outside, such as bridges of containers.
@@ -232,7 +232,7 @@ def described(hello: messages.Hello) -> str:
 
 
 def differences(hello: messages.Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
-    """Return an error if the settings of a manually started server differ from the first server's, else None."""
+    """Return an error if a manually started server has other settings than the first server, else None."""
     if hello.agreement is None:  # the engine started it, and it gets its job from the coordinator
         return None
     for what, ours in agreement.items():

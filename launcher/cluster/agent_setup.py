@@ -36,7 +36,7 @@ ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported i
 
 @frozen
 class AgentSetup:
-    """A prepared server: its spec, the digests of its program, and a reserved port if it has rank 0."""
+    """A prepared server: the spec, digests of the program, and a reserved port for rank 0 if it may run here."""
 
     spec: RunSpec
     server_index: int
@@ -47,7 +47,7 @@ class AgentSetup:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
-    """Return the coordinator's endpoint from the environment of an engine's agent; raise UsageError if it has none."""
+    """Return the coordinator's endpoint from the environment of an engine's agent; raise UsageError without one."""
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
         (host.strip("[]"), int(port))
@@ -56,7 +56,7 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
     )
     if not addresses:
         raise UsageError(
-            f"{env.TLAUNCH_COORDINATOR} has no address of a coordinator",
+            f"{env.TLAUNCH_COORDINATOR} does not contain the address of a coordinator",
             hint="use `tlaunch run`, which starts agents itself",
         )
     return Endpoint(addresses, token)
@@ -93,7 +93,7 @@ def get_ready(
     chosen_port: int | None,
     check: Callable[[], Mapping[str, str]] | None = None,
 ) -> AgentSetup:
-    """Prepare the run directory, its files and the port. Report a TlaunchError to the coordinator and raise it.
+    """Prepare the run directory, its files and the port. Report any TlaunchError to the coordinator before raising it.
 
     `check` returns the environment variables that the ranks' MPI needs, or raises.
     """
@@ -122,7 +122,7 @@ def get_ready(
 
 
 def at_place(request: Request, server_index: int) -> Request:
-    """Return the request adapted to this machine, which is `server_index`. May block like `own_interface`."""
+    """Return the request adapted to this machine, server `server_index`. May block like `own_interface`."""
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
@@ -131,7 +131,7 @@ def at_place(request: Request, server_index: int) -> Request:
 def awaited_begin(
     part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | JoinAccepted], None]
 ) -> BeginAttempt:
-    """Wait for the start like `Session.wait_for_start`. If it fails, record the reason in the run directory."""
+    """Wait for the start like `Session.wait_for_start`. If the start fails, record the reason in the run directory."""
     try:
         master_port = None if part.port is None else part.port.number
         return membership.wait_for_start(master_port, on_waiting, part.program, part.meeting)
@@ -150,9 +150,9 @@ def start(
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
-    """Fork the agent inside `signals_held_back`, or raise OSError.
+    """Fork the agent, or raise OSError. Call it inside `signals_held_back`.
 
-    `members` are the placeholders, if the engine started a process for each rank. `specify`: of an elastic run.
+    `members`: the placeholder processes, if the engine started one for each rank. `specify`: only for elastic runs.
     """
     spec = replace(part.spec, master_port=begin.master_port)
     port = part.port or HeldPort(begin.master_port)

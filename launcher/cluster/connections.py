@@ -1,7 +1,7 @@
 """The coordinator's connections in its event loop: reading, pings, and the detection of lost agents.
 
-While the loop is blocked by a stalled disk, a thread sends the pings, so that agents do not take the coordinator for
-lost.
+While the loop is blocked by a stalled disk, a thread sends the pings, so that agents do not consider the
+coordinator lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GETTING_READY_S = 60.0  # additional silence for an agent that is still preparin
 
 
 class Connections:
-    """The connections of a loop that owns `selector`. `on_words` is called with a connection that has data to read."""
+    """The connections of a loop with this `selector`. `on_words` is called with a connection that has data to read."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Connections:
             self._hear(connection)
 
     def beat(self) -> None:
-        """Ping every server if a ping is scheduled, and mark silent servers as lost."""
+        """Ping every server if the next ping is due, and mark silent servers as lost."""
         now = time.monotonic()
         if now - self.next_beat > self._pause_s:  # this process was suspended or blocked, or has just started
             for peer in self._registration.peers.values():
@@ -74,7 +74,7 @@ class Connections:
                 peer.lose(f"nothing was heard from it for {allowed_s:g} s")
 
     def stood_still_s(self, peer: AgentConnection) -> float:
-        """Return the seconds of this process's suspension before `peer` was lost; 0 if it did not cause the loss."""
+        """Return the seconds for which this process was suspended if that caused the loss of `peer`, else 0."""
         still_s, until_s = self._last_still()
         has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
@@ -93,7 +93,7 @@ class Connections:
                     peer.ask(disk_stalls=True)
 
     def look(self) -> None:
-        """Handle connections that are lost or have data to send. Other connections cost nothing."""
+        """Handle connections that are lost or have unsent data. Other connections cost nothing."""
         self._registration.stacks_relay.step()
         for connection in self._registration.dismiss():
             self.forget(connection)

@@ -7,7 +7,7 @@ orders become messages to agents. It also does the work that involves all server
     diagnosis   the evidence of all servers is judged by one clock
     restart     the next attempt starts when no process of the last one is left on any server
 
-The launcher attends this process like an agent. docs/internals/architecture.md explains why it has its own protocol.
+The launcher supervises this process like an agent. docs/internals/architecture.md explains why it has its own protocol.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Coordinator:
     # --- the controller ---
 
     def _report(self, event: events.Event) -> None:
-        """Report `event` to the controller and carry out its orders. An order may have an answer, which is reported at once."""
+        """Report `event` to the controller and carry out its orders. Report an event that an order produces at once."""
         for order in self._controller.take(event, time.monotonic(), time.time()):
             if (answer := self._carry_out(order)) is not None:
                 self._report(answer)
@@ -341,5 +341,5 @@ class Coordinator:
             self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return empty evidence for a new attempt. `servers` have their ranks in that attempt."""
+        """Return empty evidence for a new attempt. `servers`: each server with the ranks it has in that attempt."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

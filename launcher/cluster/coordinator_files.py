@@ -1,4 +1,4 @@
-"""The coordinator's files in the run directory: its endpoint, and a mark that detects a shared file system."""
+"""The coordinator's files in the run directory: its endpoint, and a mark that shows if servers share it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ControlEndpoint:
 
 
 def write_endpoint(run_dir: RunDir, endpoint: ControlEndpoint) -> None:
-    """Write the endpoint file. Errors are ignored, since a run does not need it."""
+    """Write the endpoint file. Errors are ignored, since a run works without it."""
     with suppress(OSError):
         atomic.write_text(run_dir.endpoint, json_text(encode(endpoint)), mode=0o600)
 
@@ -54,7 +54,7 @@ def leave_mark(run_dir: RunDir) -> str | None:
 
 
 def remove_marks(run_dir: RunDir) -> None:
-    """Remove the coordinator's mark, and those of killed ones."""
+    """Remove the mark of this coordinator, and marks left by killed coordinators."""
     for path in run_dir.root.glob(f"{_MARK}*"):
         with suppress(OSError):
             path.unlink()

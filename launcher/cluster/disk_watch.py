@@ -1,4 +1,4 @@
-"""Detection of disks that do not answer in a run on several servers."""
+"""Detection of disks that do not respond, for a run on several servers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DiskWatch:
         self._stalls = DiskStalls(str(run_dir))
 
     def look(self, peers: Mapping[int, AgentConnection]) -> str | None:
-        """Return a message if a stall of some disks has started or ended, else None."""
+        """Return a message if disks have stopped responding or respond again, else None."""
         self.stalled = {index for index, peer in peers.items() if peer.disk_silent_s >= ALSO_S}
         silent_s = {self._servers[index].server_id: peers[index].disk_silent_s for index in self.stalled}
         own_s = self.disk.recent_silence_s()
@@ -35,6 +35,6 @@ class DiskWatch:
         return self._stalls.look(silent_s, time.monotonic())
 
     def remarked(self, found: Diagnosed) -> Diagnosed:
-        """Add a remark to the verdict if a disk does not answer, or did not shortly before."""
+        """Add a remark to the verdict if a disk is not responding now or was not shortly before."""
         remark = self._stalls.remark(time.monotonic())
         return found if remark is None else replace(found, verdict=with_remark(found.verdict, remark))

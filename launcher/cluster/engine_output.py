@@ -1,4 +1,4 @@
-"""Errors and verdicts from the output of an engine that starts agents."""
+"""Errors and verdicts derived from the output of an engine that starts agents."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def not_come(
 ) -> TlaunchError:
     """Return the error for servers that did not join.
 
-    `engine` should have started their agents; it is None if servers are started by hand. `mistaken` has the addresses
-    of manually started servers with a wrong token. Blocks for some seconds, since it connects to other machines like
-    the engine.
+    `engine` was to start their agents; it is None if servers are started by hand. `mistaken` has the addresses of
+    manually started servers that used a wrong token. Blocks for some seconds, because it tries to reach the missing
+    servers as the engine does.
     """
     if engine is None:
         hint = (
@@ -39,7 +39,7 @@ def not_come(
             "machine; `tlaunch doctor` checks both"
         )
         if mistaken:
-            hint = f"tlaunch connected with another token from {', '.join(sorted(mistaken))}; {SAME_VALUE_HINT}"
+            hint = f"tlaunch on {', '.join(sorted(mistaken))} connected with another token; {SAME_VALUE_HINT}"
         return TlaunchError(f"{listed(missing)} did not join: {why}", hint=hint)
     found = engine.why_not(tuple(name for name in missing if not is_local(name)))
     # ssh's lines about unreachable servers, without duplicates. They are more specific than the engine's.
@@ -63,8 +63,8 @@ def turned_back(
 ) -> TlaunchError:
     """Return the error for a server that was lost before its ranks started.
 
-    The cause may be another server that the engine could not start.
-    `names` has the names of each server, its id first; `index` is the lost server. `absent` servers have not joined.
+    The cause may be another server, on which the engine could not start an agent. `index` is the lost server.
+    `names` has the names of each server, its id first. `absent` are the servers that have not joined.
     """
     lost = f"server {escaped(names[index][0])} was lost before its ranks were started: {why}"
     if engine is None:
@@ -85,20 +85,20 @@ def own_agent_ended(engine: EngineProcess) -> TlaunchError:
 
 
 def cancelled(engine: EngineProcess) -> str | None:
-    """Return Slurm's last line if it cancelled the run, after scancel, a time limit or preemption; else None."""
+    """Return Slurm's last line of output if Slurm cancelled the run (scancel, time limit or preemption); else None."""
     said = engine.last_lines()
     return shortened(f"{engine.name}: {said[-1]}") if any(CANCELLED in line for line in said) else None
 
 
 def killed(engine: EngineProcess | None) -> Verdict | None:
-    """Return the verdict if the engine was killed by SIGKILL, which also ends its agents; else None."""
+    """Return the verdict if SIGKILL ended the engine, and so its agents; else None."""
     if engine is None or not engine.was_killed:
         return None
     return Verdict(None, Confidence.CERTAIN, f"{engine.name} itself was killed, by SIGKILL (signal 9)")
 
 
 def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int, Sequence[str]]) -> Verdict | None:
-    """Return the verdict if the engine ended the agents by itself, or None. `names`: of servers, by server_index."""
+    """Return the verdict if the engine itself ended the agents, else None. `names`: the names of each server."""
     said = engine.last_lines()
     if not said and not engine.exit_code:
         return None
@@ -119,7 +119,7 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def _only_one_of(names: Mapping[int, Sequence[str]], lines: Sequence[str]) -> int | None:
-    """Return the server that these lines mention; None if they mention none or several."""
+    """Return the index of the only server that these lines mention; None if they mention none or several."""
     mentioned = [index for index, known_as in names.items() if _mentioned(known_as, lines)]
     return mentioned[0] if len(mentioned) == 1 else None
 

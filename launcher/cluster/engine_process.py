@@ -1,4 +1,4 @@
-"""The engine's process, which starts agents, and checks of servers that it cannot reach."""
+"""The process of the engine that starts agents, and a check for servers that it cannot reach."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ sys.exit("it does not reach this machine: " + ", ".join(f"{endpoint}: {why[endpo
 def unreachable(
     shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], endpoints: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the servers that the remote shell cannot reach, or that cannot reach any of `endpoints`, with the reason.
+    """Return the reason for each server that the remote shell cannot reach, or that cannot reach any of `endpoints`.
 
     Checks up to `MAX_ASKED` servers, and blocks for at most `LIMIT_S` seconds. `shell` is the remote shell with its
     options, used as `shell... HOST COMMAND`. `endpoints` are "HOST:PORT" of this machine.
@@ -160,14 +160,14 @@ class EngineProcess:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Return the reasons that the remote shell cannot reach servers, or they this machine. Blocks for seconds."""
+        """Return the reason for each server that cannot be reached or cannot reach this machine. Blocks for seconds."""
         if not self._command.shell:
             return {}
         endpoints = [endpoint for endpoint in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if endpoint]
         return unreachable(self._command.shell, server_ids, self._environment, endpoints)
 
     def forget_words(self) -> None:
-        """Exclude the output so far from `last_lines`."""
+        """Exclude the output written so far from `last_lines`."""
         with suppress(OSError):
             self._begins_at = self.log.stat().st_size
 

@@ -1,4 +1,4 @@
-"""Joining of a run on several servers: connect to the coordinator, authenticate, prepare, and wait for the start."""
+"""Join a run on several servers: connect to the coordinator, authenticate, prepare, and wait for the start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PassingRefusalError(TlaunchError):
 
 
 class RunOverError(TlaunchError):
-    """The run ended while this server had joined and was waiting for ranks. `exit_code` is the run's."""
+    """The run ended after this server had joined but before it ran ranks. `exit_code` is the run's."""
 
 
 @frozen
@@ -74,13 +74,13 @@ class Session:
         self._has_joined = False  # it has joined a run that already runs
 
     def refuse(self, error: TlaunchError) -> None:
-        """Report why this server cannot take part. This ends the run on all servers."""
+        """Report to the coordinator why this server cannot take part. This ends the run on all servers."""
         with suppress(ChannelClosedError):
             self.channel.send(messages.Refused(error.message, error.hint, error.exit_code))
             self.channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Return True if this server shares the coordinator's run directory; else write the endpoint to its own."""
+        """Return True if both sides share the run directory. If not, write the endpoint file on this side."""
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
             write_endpoint(run_dir, ControlEndpoint((self.address,), self.welcome.key))
@@ -98,7 +98,7 @@ class Session:
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
-        """Report that this server is ready, and block until all are. `on_waiting` gets the missing servers.
+        """Report that this server is ready, and block until ranks can start. `on_waiting` gets messages meanwhile.
 
         `program` has digests of the program's files, which must be the same on all servers. `meeting` has the
         addresses of MASTER_ADDR on this server.
@@ -160,8 +160,8 @@ def join(
 ) -> Session:
     """Connect to the coordinator and authenticate; return the session. Blocks at most until `until` (monotonic).
 
-    `on_delay` gets reasons of a delay. `whom` is the coordinator's name in messages. `tokens` returns the tokens to
-    try; the default is the endpoint's token.
+    `on_delay` is called with the reason of a delay. `whom` names the coordinator in messages. `tokens` returns the
+    tokens to try; the default is the endpoint's token.
     Raises TlaunchError if there is no answer in time, or the coordinator refuses this machine.
     """
     reported: set[str] = set()
@@ -195,9 +195,9 @@ def join(
 
 
 def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> None:
-    """Create the run directory with this server's files, unless it exists on a shared file system.
+    """Create the run directory with this server's files. Files that exist, on a shared file system, are kept.
 
-    Raises UnreadableError if that fails or the working directory is missing, UsageError for another user's directory.
+    Raises UnreadableError if that fails or the working directory is missing, UsageError if it is another user's.
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(
@@ -265,7 +265,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             raise
         # A coordinator does not answer a wrong proof, so that unauthenticated connections learn nothing.
         raise ChannelClosedError(
-            "another tlaunch run, or this one with another token, listens there and closed the connection"
+            "another tlaunch run, or this one with another token, listens on this port and closed the connection"
         ) from error
     if not messages.is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("the process at this address does not know this run")
@@ -277,7 +277,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """Return the next message; raise TlaunchError for a refusal, or ChannelClosedError for another kind."""
+    """Return the next message; raise TlaunchError for a refusal, ChannelClosedError for an unexpected kind."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message

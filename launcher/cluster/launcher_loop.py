@@ -110,10 +110,10 @@ class Observer(Protocol):
     def event(self, stamped: TimestampedEvent) -> None: ...
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
-        """Handle a signal that was forwarded to the run; `at_once` if it ends the run without grace."""
+        """Handle a signal that was forwarded to the run. `at_once`: it ends the run without a grace period."""
 
     def tick(self) -> bool:
-        """Do periodic work, every TICK_S seconds or so. Return True to be called again at once; events wait."""
+        """Do periodic work, about every TICK_S seconds. Return True to be called again without waiting for events."""
 
 
 class _Shelter:
@@ -187,7 +187,7 @@ class _Shelter:
 
 
 class LauncherLoop:
-    """The loop that attends a local agent or a coordinator. Create it in `signals_held_back`, after `start_agent`."""
+    """The launcher's event loop. Create it in `signals_held_back`, after the agent or coordinator was started."""
 
     def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer, server_index: int | None = None) -> None:
         self._server_index = server_index
@@ -256,7 +256,7 @@ class LauncherLoop:
             signal.signal(number, self._former[number])
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
-        """Forward a signal to the agent. Not done in the loop, which may hang while writing to a blocked terminal."""
+        """Forward a signal to the agent at once, since the loop may hang while writing to a blocked terminal."""
         self._interrupts += number == signal.SIGINT
         second = number == signal.SIGINT and self._interrupts > 1
         at_once = second or number == signal.SIGQUIT

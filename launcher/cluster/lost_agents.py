@@ -1,11 +1,11 @@
-"""Lost agents. Their ranks may still be running for a while, and a restart must wait for them to end.
+"""Lost agents: their ranks may keep running for a while, and a restart must wait until they have ended.
 
 A closed or reset connection does not prove that the other end is gone: firewalls and NAT gateways that lose their
 state reset connections between two live ends.
 
 An agent that loses its coordinator ends its ranks. It notices the loss within --lost-after, and its ranks then have
-their grace period. After both times and a margin none of its ranks is left. If possible, the agent (or its parent, if
-the agent was killed) connects again earlier and reports that its ranks have ended, and the wait is over. The report
+their grace period. After both times and a margin, none of its ranks is left. If possible, the agent (or its parent, if
+the agent was killed) connects again earlier and reports that its ranks have ended, which ends the wait. The report
 names the agent, and is authenticated by the run's token.
 """
 
@@ -27,7 +27,7 @@ _PURPOSE = "freed"  # binds a proof to this message
 
 
 def longest_s(silence_s: float, grace_s: float) -> float:
-    """Return the seconds after a loss until no rank of that server can be left."""
+    """Return the longest time in seconds that ranks of a server can keep running after its loss."""
     return silence_s + grace_s + MARGIN_S
 
 
@@ -46,7 +46,7 @@ class LostAgents:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Record that an agent's ranks have ended, if its proof is valid: return that. `drawn`: our nonce."""
+        """Record that an agent's ranks have ended, if its proof is valid; return True if so. `drawn`: our nonce."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -81,8 +81,8 @@ def report_freed(address: tuple[str, int], token: str, agent: str, seconds: floa
 def report_freed_in_background(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
     """Run `report_freed` in a separate process; return at once.
 
-    An engine's remaining daemon kills its processes as soon as the network is back, and may wait for open outputs. So
-    the process leaves the session and closes all descriptors. Call it last, when no threads are running.
+    When the network is back, the engine's daemon on this server kills its processes, or waits for open outputs. So
+    the new process leaves the session and closes all descriptors. Call it last, when no threads are running.
     """
     if os.fork():
         return

@@ -26,10 +26,10 @@ HINT = (
 
 
 def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
-    """Return the addresses of MASTER_ADDR on this server, empty if it cannot be resolved; None if ranks do not resolve it.
+    """Return the addresses that MASTER_ADDR has on this server; None if ranks do not resolve it.
 
-    Ranks do not resolve it if it is an address, or if they use MPI. Blocks for at most `patience_s(1)` and a few
-    seconds.
+    Empty if it cannot be resolved. Ranks do not resolve an address, or any name if they use MPI. Blocks for at most
+    `patience_s(1)` and a few seconds.
     """
     name = spec.master_addr
     if request.mpi_ranks or address_of(name):
@@ -46,10 +46,10 @@ def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
 def unresolved(
     name: str, found: Mapping[int, tuple[str, ...]], hosts: Mapping[int, str], first: int, server_ids: Sequence[str]
 ) -> RefusedLayoutError | None:
-    """Return an error if some servers cannot reach `name`, the server `first`; None if all can.
+    """Return an error if some servers cannot resolve `name`, or resolve it to themselves; else None.
 
-    Also return None if no server can resolve it: then the name is only a label in the rank table. `found` has the
-    addresses of `name`, and `hosts` the hostnames, by server index.
+    `name` is that of server `first`. If no server can resolve it, it is only a label, and None is returned.
+    `found` has the addresses of `name`, and `hosts` the hostnames, by server index.
     """
     unknown = [server_ids[index] for index in sorted(found) if not found[index]]
     own = [

@@ -1,4 +1,4 @@
-"""Ranks in MPI_COMM_WORLD: the engine starts a placeholder process for each rank, and ranks take over its identity.
+"""Ranks in MPI_COMM_WORLD: the engine starts a placeholder process per rank, whose MPI identity the rank takes over.
 
     launcher  runs `mpirun -n 4 tlaunch agent` with TLAUNCH_MEMBERS=0x2,1x2: two processes on server 0, two on server 1
     server 0  process 0 forks this server's agent in a new session, then waits like process 1: `hand_over`
@@ -51,7 +51,7 @@ class ProcessPlace:
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Return the ranges of ranks on the same server, in order: several for one server if ranks alternate."""
+    """Return the server index and length of each range of ranks on the same server, in rank order."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple((index, sum(1 for _ in same)) for index, same in found)
@@ -62,14 +62,14 @@ def members_text(stretches: Sequence[Stretch]) -> str:
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
-    """Return this placeholder's rank and server, None for one agent per server; raise UsageError if they do not fit."""
+    """Return this placeholder's rank and server; None if this is an agent. Raises UsageError for unexpected ranks."""
     text = environment.get(env.TLAUNCH_MEMBERS, "")
     if not text:
         return None
     if re.fullmatch(r"\d+x\d+(,\d+x\d+)*", text) is None:
         raise UsageError(
-            f"{env.TLAUNCH_MEMBERS} is {text[:80]!r}, which is not a list of ranges",
-            hint="do not set it; `tlaunch run` does",
+            f"{env.TLAUNCH_MEMBERS} is {text[:80]!r}, but a list such as 0x2,1x2 is expected",
+            hint="do not set it: `tlaunch run` sets it",
         )
     counted = [(int(index), int(count)) for index, _, count in (part.partition("x") for part in text.split(","))]
     servers = [index for index, count in counted for _ in range(count)]  # by global rank
@@ -80,8 +80,8 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
     if engine_rank.world_size not in {None, len(servers)}:
         raise UsageError(f"{engine_rank.engine} started {engine_rank.world_size} processes{needs}", hint=hint)
     if engine_rank.global_rank >= len(servers):  # some engines do not set the world size
-        found = f"{engine_rank.engine} started a process {engine_rank.global_rank}"
-        raise UsageError(f"{found}{needs}, counted from 0", hint=hint)
+        found = f"{engine_rank.engine} started a process with rank {engine_rank.global_rank}"
+        raise UsageError(f"{found}{needs} processes", hint=hint)
     here = servers[engine_rank.global_rank]
     mates = frozenset(global_rank for global_rank, index in enumerate(servers) if index == here)
     return ProcessPlace(engine_rank.global_rank, here, mates)
@@ -107,7 +107,7 @@ def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], g
 
 
 def fork_guard() -> int:
-    """Fork the agent's guard out of the engine's reach. Return 0 in the guard, and its pid in the parent."""
+    """Fork the agent's guard into a new session. Return 0 in the guard, and its pid in the parent."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -118,13 +118,13 @@ def fork_guard() -> int:
 
 
 def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
-    """Open the socket of this server's placeholders; raise TlaunchError if another agent of it is running."""
+    """Open the socket for this server's placeholders; raise TlaunchError if another agent of this server is running."""
     try:
         return MpiProxies(meeting_name(token, str(place.server_index)), place.global_ranks)
     except OSError as error:
         raise TlaunchError(
             f"another agent of this run serves the ranks of this server: {error.strerror}",
-            hint="wait until it has ended; it is left from a server that was lost",
+            hint="wait until that agent has ended; it is still running after this server was lost",
         ) from error
 
 

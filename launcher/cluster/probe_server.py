@@ -27,7 +27,7 @@ Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] 
 
 
 def serve_probes(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Answer questions until the coordinator finishes; return its last message, or raise TlaunchError if it is lost."""
+    """Answer questions until the coordinator sends `Finish`; return that, or raise TlaunchError if it is lost."""
     server = _ProbeServer(membership, also)
     try:
         return server.run()

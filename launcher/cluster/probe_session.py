@@ -41,7 +41,7 @@ POLL_S = 0.05
 
 
 class ProbeEngines:
-    """Engines by the index of their server; None is the engine for all servers. Call `close` at the end."""
+    """The started engines, by the server they are for; None is the engine for all servers. Call `close` at the end."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class ProbeEngines:
 
     @contextmanager
     def usual_limits(self) -> Iterator[None]:
-        """Restore the user's limit of open files, which is lower than this process's, to start processes."""
+        """Restore the user's lower limit of open files in the block, to start processes with it."""
         own = own_limit()
         limit_to(self._usual_files)
         try:
@@ -81,14 +81,14 @@ class ProbeEngines:
         )
 
     def give_up(self, index: int, seconds: float) -> join_failure.JoinFailure:
-        """End an engine that has not started an agent within `seconds`; return the failure."""
+        """End an engine whose agent did not join within `seconds`; return the failure."""
         engine = self._engines[index]
         failure = join_failure.engine_hangs(engine.name, round(seconds, 1), engine.last_lines(MAX_OUTPUT_LINES))
         engine.signal(signal.SIGTERM)
         return failure
 
     def close(self, patience_s: float) -> None:
-        """Wait up to `patience_s` for engines; end the rest, such as ssh in its own process group. Blocks."""
+        """Wait up to `patience_s` for engines to end; then end all their remaining processes, such as ssh. Blocks."""
         deadline = time.monotonic() + patience_s
         while any(self._running()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -118,10 +118,10 @@ PER_SERVER_S = 0.1  # additional time for each server that a server has to reach
 
 
 class ProbeSession:
-    """A Transport of launcher/doctor/examine.py. Always call `close`, also after errors."""
+    """The Transport that launcher/doctor/examine.py uses. Always call `close`, also after errors."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
-        """`alone` is None if servers are started by hand. `directory`: for the engines' output."""
+        """`alone`: see `Alone`; None if servers are started by hand. `directory` receives the engines' output."""
         self.join_failures: dict[int, join_failure.JoinFailure] = {}
         self.objections: list[tuple[int | None, TlaunchError]] = []  # errors of servers that joined but do not fit
         self._plan = plan
@@ -145,8 +145,8 @@ class ProbeSession:
     def gather(self, on_missing: Callable[[Sequence[str]], None]) -> None:
         """Start an agent on every server; record in `join_failures` why some did not join.
 
-        `on_missing` is called once with the missing servers. Blocks for at most --join-timeout, plus `MIN_ALONE_S`
-        for each `MAX_ENGINES` servers that are started once more.
+        `on_missing` is called once with the missing servers. Blocks for at most --join-timeout. Missing servers are
+        started once more, `MAX_ENGINES` at a time, which may take `MIN_ALONE_S` longer each time.
         Raises UnreadableError if the engine cannot be started.
         """
         spare_bystanders()
@@ -180,7 +180,7 @@ class ProbeSession:
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-        """Send all questions without waiting; return the servers that were asked, without those that failed before."""
+        """Send all questions without waiting for answers; return the asked servers. Servers that failed are skipped."""
         self._number += 1
         self._answers = {}
         asked = [index for index in messages if index in self._registration.peers and index not in self.join_failures]
@@ -247,7 +247,7 @@ class ProbeSession:
                 has_reported = True
 
     def _gather_alone(self, alone: Alone, deadline: float) -> None:
-        """Start the missing servers once more, each with a separate time limit. A hanging engine delays no other."""
+        """Start the missing servers once more, each with a separate time limit, so that none delays the others."""
         waiting = self.missing
         running: dict[int, tuple[float, float]] = {}  # deadline, and its distance in seconds
         while waiting or running:

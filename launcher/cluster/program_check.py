@@ -31,7 +31,7 @@ class Odd:
 
 
 def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Odd | None:
-    """Return the servers whose program differs from most others, or None. `programs` has digests by server index."""
+    """Return the servers whose program differs from that on most servers, or None. `programs`: digests by server."""
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for index in sorted(programs):
         alike.setdefault(tuple(sorted(programs[index].items())), []).append(index)
@@ -57,7 +57,7 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
 
 
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:
-    """Return the question for digests of the program `words`. Of the user's variables only paths of Python are sent."""
+    """Return a question for digests of the program `words`. Of the --env variables only `_FOR_PYTHON` are sent."""
     variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
     return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
 

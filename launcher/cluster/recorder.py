@@ -35,7 +35,7 @@ _PASSED_ON = (
 
 
 class ServersRecorder(RunRecorder):
-    """The recorder of events on all servers, which also tracks the run's `progress`."""
+    """Records the events of all servers, and tracks the run's `progress`."""
 
     def __init__(self, spec: RunSpec, head: LauncherLink, disk: Disk) -> None:
         run_dir = RunDir(spec.run_dir)
@@ -51,7 +51,7 @@ class ServersRecorder(RunRecorder):
         super().keep(stamped)
 
     def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[events.RankEnded]:
-        """Record an agent's event with the coordinator's time; return a list with it if it is the end of a rank."""
+        """Record an agent's event, with its time by the coordinator's clock; return it in a list if a rank ended."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)
@@ -76,7 +76,7 @@ class ServersRecorder(RunRecorder):
 
 
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[events.TimestampedEvent]:
-    """Yield the event of an agent's line with the coordinator's time, if it belongs in the run's record.
+    """Yield the event in an agent's line, with its time by the coordinator's clock, if the run's record needs it.
 
     `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """
@@ -98,17 +98,17 @@ def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> It
 
 
 class FileReceiver:
-    """A receiver that writes the files of other servers' ranks (launcher/supervise/file_upload.py). It never raises.
+    """Writes the files that other servers send for their ranks (launcher/supervise/file_upload.py). Never raises.
 
-    A path is derived from a known kind and a rank of the sending server; paths are never received over a connection.
+    Each path is derived from a known kind of file and a rank of the sending server; paths are never received.
     If a write fails, the data is requested again later, and the run continues.
 
-    If a file has more data than this receiver wrote, the agent reads the same file: its server shares the run
-    directory, but could not see it at first. The copy would grow without end, so nothing is written.
+    If a file has more data than this receiver wrote, the agent reads this same file: its server shares the
+    run directory, but could not see it at first. The file would grow without end, so nothing is written.
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
-        """Accept the files of `ranks`, each from its server. `report` is called once for each reason of a failed write.
+        """Accept the files of `ranks`, each only from its server. `report` is called once per reason of failed writes.
 
         Ranks must have the same numbers in every attempt. Elastic runs, which renumber ranks, send no files, since
         their servers share the run directory.
@@ -121,7 +121,7 @@ class FileReceiver:
         self._reported: set[str] = set()
 
     def take(self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int) -> ChunkAck | None:
-        """Write the data and return the answer; None if it is invalid. `ahead_ns`: of that server's clock."""
+        """Write the data and return the acknowledgement; None for an invalid message. `ahead_ns`: the clock offset."""
         if self._server_of.get(message.global_rank) != server_index:
             return None
         kinds = GROWING if isinstance(message, FileChunk) else REWRITTEN
@@ -191,7 +191,7 @@ class FileReceiver:
 
 
 class FileWriter:
-    """A writer of agents' files in a disk's thread: a stalled disk does not block the coordinator.
+    """Writes agents' files in the disk's thread, so that a stalled disk does not block the coordinator.
 
     `fileno` is readable when `answer` has something to send.
     """
@@ -218,7 +218,7 @@ class FileWriter:
         self._disk.do(write)
 
     def answer(self) -> Iterator[str]:
-        """Send agents the new answers; yield messages about files that were not written, or that are shared."""
+        """Send agents the pending acknowledgements; yield messages about failed writes and shared run directories."""
         with suppress(OSError):
             while self._bell.recv(4096):
                 pass
@@ -240,7 +240,7 @@ class FileWriter:
         self._ringer.close()
 
     def _put(self, done: tuple[int, AgentConnection, ChunkAck] | str) -> None:
-        """Pass an answer or a message from the disk's thread to the coordinator's."""
+        """Pass an acknowledgement or a message from the disk's thread to the coordinator's thread."""
         self._done.append(done)
         with suppress(OSError):  # a full socket is readable anyway
             self._ringer.send(b"1")

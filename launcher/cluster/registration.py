@@ -70,18 +70,18 @@ class Registration:
 
     @property
     def has_agents_left(self) -> bool:
-        """True while an agent has not sent its last message, except servers that are just joining a started run."""
+        """True until all agents have sent their last message. Servers that are joining a started run do not count."""
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
-        """Return an error if the servers have different programs. All must be ready."""
+        """Return an error if the servers have different programs. All servers must be ready."""
         if not self._plan.same_program:
             return None
         odd = odd_programs({index: ready.program for index, ready in self._ready.items()}, self._servers)
         return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
     def unresolved(self, first: int) -> TlaunchError | None:
-        """Return an error if ranks on some servers could not reach `first`, the server of rank 0. All must be ready."""
+        """Return an error if some ranks could not reach `first`, the server of rank 0. All servers must be ready."""
         found = {index: ready.meeting for index, ready in self._ready.items() if ready.meeting is not None}
         hosts = {index: peer.hello.host for index, peer in self.peers.items() if peer.hello is not None}
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
@@ -116,7 +116,7 @@ class Registration:
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
-        """Return True if an agent on another machine was heard in half of `silence_s`: the network here works."""
+        """Return True if another machine was heard within `silence_s` / 2, so this machine's network works."""
         return any(
             one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
             for one in self.peers.values()
@@ -137,7 +137,7 @@ class Registration:
             peer.lose("too many unauthenticated connections")  # the oldest, since agents authenticate at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """Process messages of an unauthenticated connection; return the error of an agent that does not fit."""
+        """Process messages from an unauthenticated connection; return the error if its agent is refused."""
         for message in peer.take():
             if peer.lost is not None and isinstance(message, messages.Hello):
                 continue  # the agent connects again
@@ -174,7 +174,7 @@ class Registration:
     def take_first_words(
         self, peer: AgentConnection, pass_on: Callable[[messages.Message], object]
     ) -> TlaunchError | None:
-        """Process a registered agent's first messages; return its error, or None. `pass_on` gets other messages."""
+        """Process `Ready` and `Refused` from a new agent; return its error, or None. `pass_on` gets other messages."""
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
             if isinstance(message, messages.Ready):
@@ -209,7 +209,7 @@ class Registration:
         return server_of(hello, self._register)
 
     def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
-        """Record the loss of an agent, whose ranks may go on for `grace_s`: a broken connection ends no process."""
+        """Record the loss of an agent. Its ranks may still be running: they end `grace_s` after it notices the loss."""
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
@@ -222,7 +222,7 @@ class Registration:
         yield from (peer for peer in unknown if peer not in staying)
 
     def _token_of(self, hello: messages.Hello) -> str:
-        """Return the token for an agent. A manually started agent has its own job, and only gets the run's name."""
+        """Return the token that the agent must know: the shared token if it was started by hand, else the run's."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
     def _take_in(self, hello: messages.Hello, peer: AgentConnection, *, joining: bool) -> None:

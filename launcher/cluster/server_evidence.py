@@ -89,9 +89,9 @@ class ServerEvidence:
         alone: bool,
         stood_still_s: float = 0.0,
     ) -> None:
-        """Record now that a server is lost or gives up. `silence_s`: the silence after which a server is lost.
+        """Record that a server was lost, or gave up, just now. `silence_s`: the silence that makes a server lost.
 
-        `failed` and `stood_still_s` are described in `lose`. `alone`: no agent on another machine is heard.
+        `failed`, `stood_still_s`: see `lose`. `alone`: this machine hears no agent on another machine.
         """
         now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
 
@@ -120,10 +120,10 @@ class ServerEvidence:
         alone: bool = False,
         stood_still_s: float = 0.0,
     ) -> None:
-        """Record now that a server is lost.
+        """Record that a server was lost just now.
 
         `since_ns` and `probably_ns` are the earliest and the most likely time of the loss, by the wall clock in
-        nanoseconds. `failed` has the failed ranks of all servers. `alone`: no other machine is heard.
+        nanoseconds. `failed` has the failed ranks of all servers. `alone`: no other machine was heard.
         `stood_still_s`: how long this machine was suspended, if the server disconnected because of that.
         """
         self.lost[server_index] = why
@@ -181,7 +181,7 @@ class ServerEvidence:
             return False
 
     def _named_pairs(self) -> Iterator[Pair]:
-        """Yield pairs of a server and another server whose address is in the first one's failure messages."""
+        """Yield pairs of servers where a failure message on the first names an address of the second."""
         places = {name: index for index, server in enumerate(self.servers) for name in names_of(server)}
         for index, report in self._reports.items():
             texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
@@ -190,7 +190,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict for servers that are apart. It blames no rank, unless the culprit is stopped."""
+        """Return the verdict if servers cannot reach each other. It blames no rank, except a stopped culprit."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]
@@ -204,7 +204,7 @@ class ServerEvidence:
         found = f"no connection can be made in either direction {', '.join(tried)}{more}"
         if loses_large:
             check = CHECK_MTU.format(ids[apart[0].pair[1]])
-            found = f"small packets arrive, but large ones do not {', '.join(tried)}{more}; {check}"
+            found = f"small packets arrive but large ones are lost {', '.join(tried)}{more}; {check}"
         if any(stopped(rank) and rank.global_rank == verdict.culprit for rank in evidence.ranks):
             return with_remark(replace(verdict, confidence=at_most_likely(verdict)), found)
         where = f"{sentence(verdict.stacks)}; " if verdict.stacks else ""
@@ -223,7 +223,7 @@ class ServerEvidence:
         )
 
     def _with_losses(self, verdict: Verdict, evidence: Evidence) -> Verdict:
-        """Return the verdict with lost servers. Failures follow from a loss, unless a rank failed by itself earlier."""
+        """Return the verdict if servers were lost. It blames the loss, unless a rank failed by itself earlier."""
         told = self._losses_text()
         found = weigh(verdict, evidence, list(self._losses.values()), self._stalled_ns)
         if found.why:

@@ -34,7 +34,7 @@ class _Request:
 
 
 class StacksRelay:
-    """A relay for requests of clients that know the run's key. Nothing blocks."""
+    """Relays requests from clients that know the run's key to all agents. Nothing blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
         """`key` is empty if requests are not allowed. `peers`: the live mapping of agents by server index."""
@@ -45,7 +45,7 @@ class StacksRelay:
         self._number = 0
 
     def begin(self, asked: messages.AskStacks, client: AgentConnection, *, running: bool) -> bool:
-        """Ask all servers, if `running` ranks; return False if the client's proof is invalid."""
+        """Ask all servers for stacks if ranks are `running`; return False if the client's proof is invalid."""
         if not self._key or not messages.is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
             return False
         self._number += 1
@@ -101,7 +101,7 @@ class CoordinatorUnreachableError(TlaunchError):
 def ask_stacks(
     endpoint: ControlEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
-    """Return the stacks of every server's ranks, and the reasons of servers without an answer by server id.
+    """Return the stacks of all ranks, and for each server that did not answer (by its id) the reason.
 
     Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer. Raises
     CoordinatorUnreachableError.

@@ -1,4 +1,4 @@
-"""The run controller: decides the next step of a run on one or more servers. It takes events and returns orders.
+"""The run controller decides the next step of a run on one or more servers. It takes events and returns orders.
 
     gathering ──> running ──> every rank succeeded ──────────────────────────────────┐
         ^            ├── a rank failed or hangs, a server is lost ──> judging ──> ending ──> leaving ──> over
@@ -221,7 +221,7 @@ class RunController:
 
     @property
     def _reporting(self) -> set[int]:
-        """The servers that can report evidence of the current attempt. In an elastic run, these have ranks of it."""
+        """The servers that can report evidence of the current attempt. In an elastic run, these have ranks."""
         heard = self._there - self.outcome.lost
         return heard if self._membership is None else set(filter(self._membership.has_ranks, heard))
 
@@ -251,7 +251,7 @@ class RunController:
             self._stop(wish)
 
     def _settle(self) -> None:
-        """Restart or finish, after the attempt's processes have ended on all connected servers."""
+        """Restart the ranks or finish the run, after the attempt's processes have ended on all connected servers."""
         if self.outcome.stopped_by_server and self.outcome.lost:
             self._orders.append(orders.Diagnose())
             return
@@ -266,7 +266,7 @@ class RunController:
             self._leave()
 
     def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
-        """Return the next attempt's devices, or the present ones; if none fit, cancel the restart."""
+        """Return the next attempt's devices. If no layout fits, keep the present devices or cancel the restart."""
         following = membership.next(self._there)
         if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
             self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their previous devices"))
@@ -283,7 +283,7 @@ class RunController:
     # --- devices come and go ---
 
     def _leave_out_culprit(self, verdict: Verdict) -> bool:
-        """Exclude the device of the failed rank if it has failed often enough. Return True if it was excluded."""
+        """Exclude the device of a rank that has failed often enough. Return True if a device was excluded."""
         if self._membership is None or not self.outcome.budget.left:
             return False
         failed = self._membership.failed_devices(verdict)

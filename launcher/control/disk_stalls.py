@@ -22,7 +22,7 @@ class DiskStalls:
         self.under_way = False
 
     def look(self, silent_s: Mapping[str, float], now_s: float) -> str | None:
-        """Return the message to report now, or None. `silent_s`: by server; a single server has an empty name."""
+        """Return a message if a stall begins or ends. `silent_s`: by server name, empty for a single server."""
         worst_s = max(silent_s.values(), default=0.0)
         if not self.under_way and worst_s >= STALLED_S:
             self.under_way, self._longest_s, self._ended_s = True, worst_s, None
@@ -36,7 +36,7 @@ class DiskStalls:
         return None
 
     def remark(self, now_s: float) -> str | None:
-        """Return a remark for a verdict; None without a stall now or in the last `RECENT_S` seconds."""
+        """Return a remark for a verdict; None if no disk has stalled in the last `RECENT_S` seconds."""
         if self.under_way:
             return self._silence()
         if self._ended_s is None or now_s - self._ended_s > RECENT_S:

@@ -1,4 +1,4 @@
-"""The inputs of the run controller: the setup of a run, and a record for each kind of event.
+"""The inputs of the run controller: the setup of a run, and one record type for each kind of event.
 
 The agents of several servers send some of these records to the coordinator (launcher/control/messages.py).
 """
@@ -22,7 +22,7 @@ PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
 
 def ends_run(number: int, supervision: Supervision) -> bool:
-    """Return True if a signal ends the run: SIGQUIT, and signals that are not forwarded to ranks."""
+    """Return True if a signal ends the run: SIGQUIT always, a stop signal unless it is forwarded to ranks."""
     return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
 
 
@@ -79,7 +79,7 @@ class ProbeResult:
 
 @frozen
 class Diagnosed:
-    """The response to `Diagnose`. It comes before any other event."""
+    """The response to `Diagnose`. The driver sends it before any other event."""
 
     verdict: Verdict
     cause: Cause = Cause.FAILED
@@ -115,14 +115,14 @@ class ServerLost:
 
 @frozen
 class ServerGone:
-    """A server's connection has closed, expected or not. It sends nothing more."""
+    """A server's connection has closed, expectedly or not. No more events come from this server."""
 
     server: int
 
 
 @frozen
 class SignalReceived:
-    """A signal for the whole run, received by the launcher or by the launcher or agent of a server."""
+    """A signal that concerns the whole run. The launcher received it, or the launcher or agent of a server."""
 
     number: int
     server: int | None = None  # None: received by the controller's process
@@ -142,7 +142,7 @@ class ExclusionsChanged:
 
 @frozen
 class ServerJoined:
-    """A server has joined an elastic run that is running without it."""
+    """A server has joined an elastic run whose current attempt runs without it."""
 
     server: int
     master_port: int | None = None  # as in ServersReady.ports
@@ -150,7 +150,7 @@ class ServerJoined:
 
 @frozen
 class EngineExited:
-    """Reasons for the end of an engine, from its exit status and its output."""
+    """An engine has exited; the possible reasons come from its exit status and its output."""
 
     cancelled: str | None = None  # how a user, a time limit or another job ended it
     killed: Verdict | None = None

@@ -1,13 +1,13 @@
-"""Collects evidence between a failure and its verdict: reports of servers, and checks of their connections.
+"""Collects the evidence for a verdict after a failure: reports from servers, and checks of their connections.
 
 Before a rank is blamed only because others wait for it, servers check their connections in two rounds:
 
-    1. With few servers: every pair, in one direction. With many: each with the next one, each with the first one, and
-       pairs named in failure messages.
+    1. With few servers: every pair, in one direction. With many: each with the next one and with the first one, and
+       pairs that failure messages name.
     2. Failed pairs again, in both directions, also on the ranks' own ports.
 
-Two servers are apart if all these connections failed. A firewall that allows ranks' ports or only refuses connections
-in one direction does not separate servers, since established connections work both ways. Two servers are also apart
+Two servers are apart if all these connections failed. A firewall does not separate servers if it allows
+ranks' ports or connections in one direction, since established connections work both ways. Two servers are also apart
 if they can connect but lose large packets, and both report this in the second round.
 """
 
@@ -26,7 +26,7 @@ ANSWER_S = 4.0  # extra time for busy agents, and for the check of large packets
 
 
 class EvidenceCollection:
-    """The evidence collection for one attempt. Reports may also arrive before it is opened and after it is closed."""
+    """The evidence collection for one attempt. Reports may also arrive before `open` and after the end."""
 
     def __init__(self, setup: Setup, first_server: int) -> None:
         """Initialize without reports. `first_server` has the attempt's rank 0."""
@@ -58,8 +58,8 @@ class EvidenceCollection:
     ) -> Sequence[Order] | None:
         """Return the next orders, or None once the evidence is as complete as possible.
 
-        A silent server may be lost, which would be the cause. It is waited for until that is known. `there` are
-        connected servers, `able` are servers that can still report, and `quiet` are silent servers.
+        A silent server may be lost, which would explain the failure, so it is waited for until that is known. `there`
+        are connected servers, `able` are servers that can still report, and `quiet` are silent servers.
         """
         if self._reach is not None:
             orders = self._reach.step(there, now_s)
@@ -79,7 +79,7 @@ class EvidenceCollection:
         return self._reach is not None
 
     def check_reach(self, found: Diagnosed, there: Collection[int], master_port: int, now_s: float) -> Sequence[Order]:
-        """Start to check which servers reach each other; return the first orders."""
+        """Start checking which servers can reach each other; return the first orders."""
         ports = {server: port for server, port in self._ports.items() if server in there}
         self._reach = ReachCheck(ports, first_server=self._first_server, master_port=master_port, named=found.named)
         orders = self._reach.begin(now_s)
@@ -88,19 +88,19 @@ class EvidenceCollection:
 
     @property
     def apart(self) -> tuple[Apart, ...]:
-        """The servers that cannot reach each other, as far as known."""
+        """The pairs of servers that cannot reach each other, as far as is known."""
         return () if self._reach is None else self._reach.apart
 
 
 class ReachCheck:
-    """One check of connections. Call `begin`, `take` for each answer, and `step` until `over`, for a few seconds."""
+    """A check of connections. For a few seconds, call `begin`, `take` for each answer, and `step` until `over`."""
 
     def __init__(
         self, ports: Mapping[int, int], *, first_server: int, master_port: int, named: Iterable[Pair] = ()
     ) -> None:
         """Check the servers in `ports`, each at its port.
 
-        `named` are pairs that failure messages name. `first_server` has rank 0, where ranks meet at `master_port`.
+        `named` are pairs that failure messages name. `first_server` has rank 0, which listens on `master_port`.
         """
         self._ports = dict(ports)
         self._first, self._master_port = first_server, master_port
@@ -125,7 +125,7 @@ class ReachCheck:
         return self._ask(asked, now_s)
 
     def take(self, answer: ProbeResult) -> None:
-        """Record the answer of a server. Results for servers that it was not asked about are ignored."""
+        """Record a server's answer. Results for servers that it was not asked to reach are ignored."""
         if answer.number != self._number or answer.server not in self._awaited:
             return
         self._awaited.discard(answer.server)
@@ -180,7 +180,7 @@ class ReachCheck:
 
 
 def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs to try. Their number grows linearly with the number of servers."""
+    """Return the pairs of servers to try. With many servers, their number grows only linearly."""
     if len(indices) <= ALL_PAIRS:
         return list(itertools.combinations(indices, 2))
     known = set(indices)
@@ -191,9 +191,9 @@ def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[
 
 
 def cut_off(pairs: Sequence[Pair], count: int) -> int | None:
-    """Return the only server that cannot reach any server it tried; None if there is not exactly one.
+    """Return the server that could not reach any other; None if there is not exactly one.
 
-    `count` is the number of servers.
+    `pairs` are the servers that could not reach each other, `count` is the number of servers.
     """
     shared = set(pairs[0]).intersection(*pairs[1:]) if pairs else set()
     enough = count - 1 if count <= ALL_PAIRS else 2

@@ -1,4 +1,4 @@
-"""The devices of an elastic run: exclusions, and the assignment for each attempt."""
+"""The devices of an elastic run: which are excluded, and which each attempt uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Membership:
         self.ports: dict[int, int] = {}  # by server: port reserved for the next rendezvous, if rank 0 will be on it
 
     def next(self, servers: Collection[int]) -> DeviceAssignment | None:
-        """Return the assignment of the next attempt on these servers' devices; None if no layout fits them."""
+        """Return the next attempt's assignment of these servers' devices; None if no layout fits them."""
         free = [
             device
             for device, server in enumerate(self._elastic.servers)
@@ -53,8 +53,8 @@ class Membership:
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
         """Record the failed ranks of an attempt. Return the change if their devices are now excluded.
 
-        Devices are not excluded if no layout would fit the others, or if all ranks failed in the same way. `servers`
-        are the connected servers.
+        Devices are not excluded if no layout would fit the others, or if all ranks of the attempt failed in the same way.
+        `servers` are the connected servers.
         """
         failed = self.failed_devices(verdict)
         if self.present is None or len(failed) == len(self.present.devices) > 1:
@@ -69,7 +69,7 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
     def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
-        """Record the loss of the server `name`; return the change if its devices are excluded."""
+        """Record the loss of the server `name`; return the change if its devices are now excluded."""
         server = loss.server
         self._returned.pop(server, None)
         if loss.finished or loss.is_own_fault:

@@ -17,8 +17,8 @@
     Done             ───────────>                   the agent closes the connection
 
 Events of the run controller (launcher/control/events.py) travel unchanged from an agent, which reports only on its own
-server. Orders (launcher/control/orders.py) travel unchanged from the coordinator. Both sides keep the sequence, so an
-order refers to the last attempt that the agent was ordered to start.
+server. Orders (launcher/control/orders.py) travel unchanged from the coordinator. Messages arrive in the order in which
+they were sent, so an order refers to the last attempt that the agent was ordered to start.
 
 If the agent cannot see the coordinator's run directory, it sends files of ranks and waits for each acknowledgement:
     FileChunk        ───────────>                   new bytes of a growing file
@@ -92,7 +92,7 @@ class Welcome:
 
 @frozen
 class Refused:
-    """The refusal of a server or an agent to take part, with the error and its exit code."""
+    """An agent cannot take part, or the coordinator rejects it; with the error and its exit code."""
 
     message: str
     hint: str | None = None
@@ -116,7 +116,7 @@ class Waiting:
 
 @frozen
 class JoinAccepted:
-    """A notice that the server has joined an elastic run. The run continues without it until it can use its devices."""
+    """Tells a server that it has joined an elastic run. The run continues without it until its devices can be used."""
 
 
 @frozen
@@ -145,7 +145,7 @@ class FileSnapshot:
 
 @frozen
 class ChunkAck:
-    """The acknowledgement of a FileChunk or a FileSnapshot. The agent sends no more of that file before it arrives."""
+    """The acknowledgement of a FileChunk or FileSnapshot. The agent waits for it before it sends more of that file."""
 
     kind: str
     global_rank: int
@@ -161,7 +161,7 @@ class AgentFailed:
 
 @frozen
 class Freed:
-    """A notice that the ranks of an agent without coordinator have ended (launcher/cluster/lost_agents.py)."""
+    """Reports that the ranks of an agent that lost the coordinator have ended (launcher/cluster/lost_agents.py)."""
 
     proof: str  # proves that the agent knows the run's token
     agent: str  # the nonce of its Hello

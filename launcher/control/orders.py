@@ -1,4 +1,4 @@
-"""The orders of the run controller, one record for each action of its driver.
+"""The orders of the run controller: one record type for each action of its driver.
 
 The coordinator of several servers sends some of these records to agents (launcher/control/messages.py).
 """
@@ -46,7 +46,7 @@ class Apart:
 
 @frozen
 class Diagnose:
-    """Merge the available evidence and respond with `Diagnosed`."""
+    """Judge the available evidence of all servers, and respond with `Diagnosed`."""
 
     apart: tuple[Apart, ...] = ()
 
@@ -60,7 +60,7 @@ class ProbeTarget:
 
 @frozen
 class ProbeReach:
-    """Ask a server to connect to all targets at once and report; it sends no data to ports that may belong to ranks."""
+    """Ask a server to connect to all targets at once and report. It sends no data to ports that ranks may use."""
 
     server: int
     number: int
@@ -88,7 +88,7 @@ class CancelRestart:
 class ForwardSignal:
     """Forward a signal to every server.
 
-    SIGQUIT kills ranks at once. SIGTSTP and SIGCONT pause and continue them. Other signals are forwarded to ranks.
+    SIGQUIT kills the ranks at once; SIGTSTP and SIGCONT pause and continue them. Ranks receive all other signals.
     """
 
     number: int
@@ -111,7 +111,7 @@ class GatherServers:
 
 @frozen
 class Close:
-    """End the driver. The last `Finish` has the outcome of the run."""
+    """End the driver. The last `Finish` order contains the outcome of the run."""
 
 
 Order = (

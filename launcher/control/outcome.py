@@ -1,4 +1,4 @@
-"""The outcome of a run as decided so far: its cause and exit code, and whether the ranks are restarted."""
+"""The outcome of a run as decided so far: the cause, the exit code, and whether ranks are restarted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from launcher.core.verdict import Verdict
 class Restarts:
     """The remaining restarts, with the last failure and the highest step of all attempts.
 
-    A failure that repeats without progress would repeat forever, so it is not restarted. An attempt makes progress if
-    it reports a higher step than all earlier attempts. After a restart from scratch, it first repeats their steps.
+    There is no restart after a failure that repeats without progress, since it would repeat forever. An attempt makes
+    progress if it reports a higher step than all earlier attempts. An attempt from scratch first repeats their steps.
     """
 
     def __init__(self, allowed: int) -> None:
@@ -35,10 +35,10 @@ class Restarts:
             self._highest_step = max(step, self._highest_step)
 
     def decide(self, verdict: Verdict, step: int | None, *, is_left_out: bool = False) -> bool:
-        """Decide if all ranks are restarted after `verdict`. Call once for each failed attempt.
+        """Return True if all ranks are to be restarted after `verdict`. Call it once for each failed attempt.
 
-        `step` is the highest step that any rank reported in the attempt, or None. `is_left_out` means that the failed
-        device is now excluded, so the failure is not expected to repeat.
+        `step` is the highest step that any rank reported in the attempt, or None. `is_left_out`: the failed device
+        is now excluded, so the failure is not expected to repeat.
         """
         if is_left_out:
             self.forget_failure()
@@ -85,7 +85,7 @@ class Outcome:
         self._unkillable_on: int | None = None  # a server with processes of the attempt that cannot be killed
 
     def forget_end(self) -> None:
-        """Clear the decided outcome. If no agents can be started for the next attempt, a new one is decided."""
+        """Clear the decided outcome. The next attempt gets a new one, even if no agents can be started for it."""
         self.finish, self.restarts = None, False
 
     @property
@@ -123,7 +123,7 @@ class Outcome:
         return EndRanks(Cause.RESIZED, restarts=self.restarts_on_same_agents)
 
     def blame(self, verdict: Verdict, *, restarts: bool) -> None:
-        """Change the outcome from a stop request to a failure."""
+        """Change the outcome from a stop request to a failure with this verdict."""
         self.stopped_by_server = False
         self.restarts = restarts
         self._verdict = verdict
@@ -136,7 +136,7 @@ class Outcome:
         self.record(Trouble(f"server {self._setup.server_ids[loss.server]} {how}: {loss.why}"))
 
     def note_engine_end(self, engine: EngineExited) -> None:
-        """Blame the engine if it ended agents without a request: it has lost a server."""
+        """Blame the engine if it ended its agents and nobody had asked it to."""
         if not self.stopped_by_server:
             return
         if engine.cancelled:  # not a failure
@@ -166,7 +166,7 @@ class Outcome:
         return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
 
     def stop_restart(self, by_server: int | None) -> bool:
-        """Cancel a pending restart and return True. Return False if the request may come from the engine."""
+        """Cancel any pending restart and return True. If the engine may have asked for it, only return False."""
         if by_server is None:
             self.stopped_by_server = False  # a person requested it, so it is not an engine failure
         if self.is_by_engine(by_server):
@@ -181,7 +181,7 @@ class Outcome:
         self._refuse_impossible_restart()
 
     def settle(self) -> None:
-        """Complete the outcome, after the attempt's processes have ended on all connected servers."""
+        """Complete the outcome. Call it when no process of the attempt is left on any connected server."""
         self._refuse_impossible_restart()  # a server may have been lost during the shutdown
         if self.finish is None:
             self.finish = Finish(Cause.FINISHED, EXIT_OK)
@@ -222,9 +222,9 @@ def exit_code(
 ) -> int:
     """Return the exit code of a run with this `cause`.
 
-    A failed run has the culprit's exit code. If the culprit did not exit, this is the code that it was about to exit
-    with. If that is unknown, it is the code of the first failed rank. Ranks that their library ended by a termination
-    signal do not count, as MindSpore does: the user did not request it.
+    A failed run has the exit code of the culprit, or the code that the culprit was about to exit with. If that is
+    unknown, it has the code of the first failed rank. Ranks that ended by a termination signal do not count, because
+    the user did not send it: libraries such as MindSpore do.
 
     `exits` are global ranks and statuses in the order in which they ended. `signal_number` is the first stop signal.
     """

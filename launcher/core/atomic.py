@@ -18,8 +18,8 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield a temporary path next to `path`. Rename it to `path` on success, remove it on failure.
 
-    Data are synced to disk before the rename. Only for single files. Without `replace`, an existing `path` is kept and
-    FileExistsError is raised; else OSError if the directory is not writable, the disk is full, ...
+    The file is synced to disk before the rename. Raises OSError, for example if the directory is not writable or the
+    disk is full. Without `replace`, raises FileExistsError if `path` exists.
     """
     aside = _aside_of(path)
     try:
@@ -70,7 +70,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def name_directory(aside: Path, path: Path) -> None:
-    """Rename the directory `aside`, whose files are synced, to `path`, and sync the names; or raise OSError."""
+    """Rename the directory `aside` to `path`, and sync directory entries. Its files must be synced. Raises OSError."""
     _sync_names(aside)
     aside.rename(path)
     _sync_names(path.parent)
@@ -78,9 +78,9 @@ def name_directory(aside: Path, path: Path) -> None:
 
 @contextmanager
 def renamed_error(path: Path, aside: Path) -> Iterator[None]:
-    """Make an OSError name `path`, or a file below it, instead of the temporary path `aside`.
+    """Make any OSError in the block name `path`, or a file below it, instead of the temporary path `aside`.
 
-    An error of a full disk without a file name gets `path`.
+    A disk-full error without a file name gets `path`.
     """
     try:
         yield
@@ -94,7 +94,7 @@ def renamed_error(path: Path, aside: Path) -> Iterator[None]:
 
 
 def _sync_names(directory: Path) -> None:
-    """Sync the names in a directory to disk, if the file system supports it and the directory is readable."""
+    """Sync the entries of a directory to disk, if the file system supports it and the directory is readable."""
     try:
         descriptor = os.open(directory, os.O_RDONLY)
     except PermissionError:
@@ -113,7 +113,7 @@ def _aside_of(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Replace the content of `path` by `text` (UTF-8) atomically, with permissions `mode`. Raises as `replacing`."""
+    """Write `text` to `path` atomically as UTF-8, with permissions `mode`. Raises the errors of `replacing`."""
     with replacing(path, replace=replace) as aside:
         aside.touch(mode=mode)
         aside.write_text(text, encoding="utf-8")

@@ -49,7 +49,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Convert the output of `encode` back to a `kind`; raise ValueError if it does not fit, or exceeds 64 bits."""
+    """Convert the output of `encode` back to a `kind`; raise ValueError for other types and integers above 64 bits."""
     try:
         return cast("T", _converter(cast("Any", kind))(value))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -69,7 +69,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Parse an untrusted JSON file; raise OSError as `read_regular`, ValueError as `parse_json`. Does not block."""
+    """Parse an untrusted JSON file. Does not block. Raises the errors of `read_regular` and `parse_json`."""
     return parse_json(read_regular(path, max_bytes))
 
 
@@ -81,7 +81,7 @@ def integer(value: Any) -> int | None:
 
 
 def real_number(value: Any, *, finite: bool = True) -> float | None:
-    """Return `value` as a float, or None if it is not a number. With `finite=False`, NaN and infinities are numbers."""
+    """Return `value` as a float, or None if it is not a number. `finite=False` allows NaN and infinities."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:

@@ -21,7 +21,7 @@ def device_name(global_rank: int, servers: Sequence[Server]) -> str:
 
 
 def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
-    """Return the ranks in the table of a device or a server; raise UsageError if nothing has this name."""
+    """Return the ranks that the named device, or all devices of the named server, have in the table. Raises UsageError."""
     for server in servers:
         named = {f"{server.server_id}/{device.device_id}": device.global_rank for device in server.devices}
         if name in named:

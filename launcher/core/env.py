@@ -1,4 +1,4 @@
-"""Names of the environment variables of tlaunch and of ranks. Variables of engines are defined with the engines."""
+"""Names of the environment variables that tlaunch and ranks use. Variables of engines are defined with the engines."""
 
 from __future__ import annotations
 

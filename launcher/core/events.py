@@ -49,7 +49,7 @@ class AgentStarted:
 
 @frozen
 class Awaiting:
-    """The coordinator waits for these servers. Ranks start when all servers have joined."""
+    """The coordinator is waiting for these servers to join. Ranks start when all servers have joined."""
 
     server_ids: tuple[str, ...]  # empty: all have joined
     seconds: float  # waited until now
@@ -58,7 +58,7 @@ class Awaiting:
 
 @frozen
 class NotBegun:
-    """No rank was started, because some servers could not take part. After an attempt, this means the next attempt."""
+    """The run, or its next attempt, was not started: some servers could not take part, or do not match."""
 
     message: str
     hint: str | None = None
@@ -146,7 +146,7 @@ class Slow:
 
 @frozen
 class Hung:
-    """These ranks make no progress, at least one of them for `seconds`."""
+    """These ranks made no progress, at least one of them for `seconds`."""
 
     global_ranks: tuple[int, ...]
     seconds: float
@@ -213,7 +213,7 @@ class Unkillable:
 
 @frozen
 class NotRestarting:
-    """Restarts remain, but another restart would fail too."""
+    """The remaining restarts are not used, for this reason."""
 
     reason: str
 
@@ -271,7 +271,7 @@ def to_line(stamped: TimestampedEvent) -> str:
 
 
 def from_line(line: str | bytes) -> TimestampedEvent | None:
-    """Parse a line of `to_line`; return None for an event of later versions; raise ValueError for anything else."""
+    """Parse a line that `to_line` wrote. Return None for an event of a later version; raise ValueError for other text."""
     try:
         fields: dict[str, Any] = parse_json(line)
         schema, name = fields.pop("schema"), fields.pop("event")

@@ -1,4 +1,4 @@
-"""A cheaper replacement for frozen dataclasses, to load modules faster."""
+"""A replacement for frozen dataclasses that makes modules load faster."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Beat:
 
 @frozen
 class Heartbeat:
-    """A beat with its time (wall clock, nanoseconds since 1970) and the pid that it contains."""
+    """A beat, the time at which it was written (wall clock, nanoseconds since 1970), and the pid in it."""
 
     time_ns: int
     beat: Beat
@@ -99,7 +99,7 @@ def touch(environment: Mapping[str, str]) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the last beat, or None before the first one. Never blocks: only a regular file has a beat."""
+    """Return the last beat, or None before the first one. Never blocks, because it only reads a regular file."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             beat, pid = _read(file)

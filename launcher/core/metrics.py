@@ -106,7 +106,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def append_fields(path: Path, fields: Mapping[str, object]) -> None:
-    """Append a line in one write, after ending an incomplete one; raise OSError if it cannot be written whole."""
+    """Append a line in one write, after ending an incomplete last line; raise OSError if only a part was written."""
     line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:

@@ -142,7 +142,7 @@ class Supervision:
         return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
-        """Return the grace period for a shutdown at `now_s` (wall clock). A `killed_at_s` in the past was extended."""
+        """Return the grace period for a shutdown at `now_s` (wall clock). A `killed_at_s` in the past is ignored."""
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))

@@ -35,7 +35,7 @@ def _check_regular(found: os.stat_result) -> None:
 
 
 def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
-    """Return the content of a regular file, or raise OSError. Never blocks. `check` gets its status and may raise."""
+    """Return the content of a regular file, or raise OSError. Never blocks. `check` may raise, given its status."""
     descriptor = open_regular(path)
     try:
         check(os.fstat(descriptor))

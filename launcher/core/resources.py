@@ -35,7 +35,7 @@ def stand_in_note(name: str, kind: str, packaged: Path) -> str:
 
 
 def at_home(path: str) -> str:
-    """Return `path` with a leading `~` expanded, which shells do not in `--runs-dir=~/runs`; or raise UsageError."""
+    """Expand a leading `~` in `path`, since shells do not in `--runs-dir=~/runs`. Raises UsageError if it is unknown."""
     found = os.path.expanduser(path) if path.startswith("~") else path  # noqa: PTH111 - as in `state_dir`
     if found == "~" or found.startswith("~/"):
         raise UsageError(f"{path}: the home directory is unknown", hint="set HOME, or write an absolute path")
@@ -61,7 +61,7 @@ def state_dir() -> Path | None:
 
 
 def writable_dir(preferred: Path) -> Path:
-    """Return `preferred` if it is writable, else the cache directory after creating it, or raise OSError."""
+    """Return `preferred` if it is writable; otherwise create and return the cache directory. Raises OSError."""
     directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     return directory

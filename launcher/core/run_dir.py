@@ -53,7 +53,7 @@ def can_be_in_name(text: str) -> bool:
 
 
 def is_run_name(name: str) -> bool:
-    """Return True if a run may have this name. Names that start with a dot and `latest` are not allowed."""
+    """Return True if a run may have this name. Not allowed are `latest` and names that start with a dot."""
     fits = can_be_in_name(name) and len(name.encode()) <= MAX_NAME_BYTES
     return fits and not name.startswith(".") and name != LATEST
 
@@ -72,7 +72,7 @@ class _Named:
 
 
 def _of_rank(name: str) -> Callable[[RunDir, int], Path]:
-    """Return a method from a rank to the path of its file. It joins once, since it is called for thousands."""
+    """Return a method that maps a rank to the path of its file. It is fast, as it is called for thousands of ranks."""
     return lambda run_dir, global_rank: run_dir.root / f"device{global_rank}/{name}"
 
 

@@ -1,4 +1,4 @@
-"""report.json: the outcome of a run on one server. Times are in nanoseconds since 1970."""
+"""report.json: the outcome of a run, or of the part of a run on one server. Times are in nanoseconds since 1970."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:
-        """Parse the output of `to_json`; raise ValueError if this version does not support it."""
+        """Parse the output of `to_json`; raise ValueError if it is damaged or from another version."""
         fields = parse_json(text)
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")

@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def is_loss(self) -> bool:
-        """True if the connection to servers was lost, so the program did not fail."""
+        """True if servers were lost, so the program itself did not fail."""
         return (self.server is not None or self.stood_still_s is not None) and not self.apart
 
     @property

@@ -39,7 +39,7 @@ def test_the_lowest_of_a_server_becomes_its_agent_too():
 @pytest.mark.parametrize(("text", "rank", "message"), [
     ("two", engine_rank(0), "is 'two'"), ("0x2", None, "mpirun or srun has not set the rank"),
     ("0x2", engine_rank(0, 3), "started 3 processes"),
-    ("0x2", engine_rank(2), "started a process 2, but the run needs 2, counted from 0"),
+    ("0x2", engine_rank(2), "started a process with rank 2, but the run needs 2 processes"),
 ])  # fmt: skip
 def test_what_an_engine_makes_of_it_is_checked(text, rank, message):
     with pytest.raises(UsageError, match=message):

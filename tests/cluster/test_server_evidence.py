@@ -215,7 +215,7 @@ def test_where_large_packets_are_lost_the_way_is_blamed(make_evidence):
     verdict = evidence.diagnosed([lossy]).verdict
     assert (verdict.apart, verdict.loses_large) == ((("10.0.0.1", "10.0.0.2"),), True)
     assert (
-        "do not between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002); `ping -M do -s 1472 10.0.0.2`"
+        "are lost between 10.0.0.1 (port 40001) and 10.0.0.2 (port 40002); `ping -M do -s 1472 10.0.0.2`"
         in verdict.reason
     )
 

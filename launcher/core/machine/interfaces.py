@@ -99,7 +99,7 @@ def interface_of(
     """Return the interface that ranks should use to reach other servers, or None to let libraries choose.
 
     This is the interface with the server's address in the rank table. `called` are the server's names and addresses
-    in the table; addresses count before names. `meanings` are the resolved addresses of names. Returns None in these
+    in the table; addresses take precedence. `meanings` are the resolved addresses of names. Returns None in these
     cases:
 
     * No interface has such an address, for example because of NAT or in a container.
@@ -134,7 +134,7 @@ def interface_variables(interface: str | None) -> dict[str, str]:
 
 
 def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
-    """Return the total bytes received and sent per interface. Empty if the system does not count them."""
+    """Return the bytes received plus sent by each interface. Empty if the system does not count them."""
     try:
         rows = [line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[2:]]
         # Fields: received bytes and seven other counters, then sent bytes

@@ -24,12 +24,12 @@ def is_own(uid: int | None) -> bool:
 
 
 def is_trusted(uid: int) -> bool:
-    """Return True if files of this user may control this process: its own user's and root's."""
+    """Return True if files of this user may control this process: the user is this process's own user, or root."""
     return uid == ROOT or uid in own_uids()
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return True if the user is trusted, or owns new files in `directory`. Some file systems map users."""
+    """Return True if the user is trusted, or if files created in `directory` get this owner, because it maps users."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user

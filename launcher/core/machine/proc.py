@@ -139,7 +139,7 @@ def catches(pid: int, number: int) -> bool:
 def has_open(pid: int, descriptor: int) -> bool:
     """Return True if the process has the file behind this process's `descriptor` open for writing.
 
-    Its other files are only read as links, which never blocks: they may be on a file system that does not respond.
+    Links to its other files are not followed: their file system may not respond, and following them would block.
     """
     path, wanted = os.readlink(f"{PROC}/self/fd/{descriptor}"), os.fstat(descriptor)  # noqa: PTH115
     with suppress(OSError):
@@ -195,7 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the usage of each living leader with its descendants, and orphans in its session, in one scan."""
+    """Return the resource usage of each living leader with its descendants and the orphans in its session. One scan."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -254,7 +254,7 @@ def limit_to(files: int) -> None:
 
 
 def make_room(files: int) -> bool:
-    """Raise the limit of open files if necessary, after the last child has started; return True if it suffices."""
+    """Raise the limit of open files if needed; return True if it suffices. Call it after the last child was started."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -298,7 +298,7 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def own_directory() -> Path | None:
-    """Return the mounted directory of this process's cgroup v2, or None if it has none or cannot see it."""
+    """Return the directory of this process's cgroup v2, or None if there is none or it is not mounted here."""
     try:
         groups = (PROC / "self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
