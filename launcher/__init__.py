@@ -1,8 +1,8 @@
 """The `launcher` package. Programs use `import tlaunch`, which exports the same functions.
 
 To change how a process of tlaunch finds this package: core/resources.py, _tlaunch_command.py, tlaunch/_package.py,
-    tlaunch/_user_package.py (never `python -m`, which searches the current directory first).
-To change the public names: __init__.py, tlaunch/__init__.py (both list the same names).
+    tlaunch/_user_package.py (do not use `python -m`, which searches the current directory first).
+To change the public names: __init__.py, tlaunch/__init__.py (both files list the same names).
 """
 
 from __future__ import annotations

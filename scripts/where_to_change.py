@@ -17,7 +17,8 @@ HEAD = """\
 
 # Where to change what
 
-Files are relative to their package, or to the top of the repository. Keep the rule in the last column.
+This page lists the files to look at before you change a behaviour. Paths are relative to the package of the section, or
+to the root of the repository. The last column contains rules that must still hold after your change.
 """
 ENTRY = re.compile(r"^To change (?P<what>.+?): (?P<where>.+?) \((?P<rule>.+?)\)\.$", re.MULTILINE)
 

@@ -6,11 +6,11 @@ as `_tlaunch_preload` and imports as little as possible, because the program may
 documents its command line.
 
 To change which secrets are masked: masking.py (all outputs use this list; tests/preload/test_masking.py has a row for
-    each form).
-To change how a forked rank ends: ending.py (output and exit code match plain Python; in doubt CPython ends the
-    rank).
-To change the report of a failed rank in `tlaunch exec`: headline.py (it runs in the user's Python, and never delays
-    the rank's exit).
+    each form of secret).
+To change how a forked rank ends: ending.py (output and exit code match plain Python; if that is uncertain, let CPython
+    end the rank).
+To change the report of a failed rank in `tlaunch exec`: headline.py (this code runs in the user's Python, and must not
+    delay the rank's exit).
 """
 
 import sys

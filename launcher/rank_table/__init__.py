@@ -2,9 +2,9 @@
 
 To change a rule: rules/, formats/ (`tlaunch table explain` prints the rule's docstring; then run
     scripts/rank_table_codes.py).
-To change a format: table_format.py, check.py, convert.py, detect.py, formats/writing.py (a folder in formats/; rules
-    see rows of model.py, not the text).
-To change a list of hosts in another form: hostfiles.py, nodelists.py (it becomes a `Cluster`, like a table).
+To change a format: table_format.py, check.py, convert.py, detect.py, formats/writing.py (add a folder to formats/;
+    rules read rows of model.py, not the text).
+To change how lists of hosts are read: hostfiles.py, nodelists.py (convert them to a `Cluster`, like rank tables).
 """
 
 from launcher.core.records import Cluster

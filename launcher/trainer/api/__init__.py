@@ -9,7 +9,7 @@
 Run it with `tlaunch run --dp 2 --mp 2 --pp 2 --micro-batches 2 -- python net.py`. The modules are ordinary torch
 modules, and also work in a single process.
 
-To change the arguments of `train`: training.py (public: examples/transformer.py and docs/tutorial.md show them).
+To change the arguments of `train`: training.py (public: examples/transformer.py and docs/tutorial.md use them).
 """
 
 from __future__ import annotations

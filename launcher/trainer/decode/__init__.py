@@ -1,4 +1,4 @@
 """Translation with a trained single-device model.
 
-To change how translations are searched: beam.py, cache.py (a sentence has the same tokens and scores in any batch).
+To change how a translation is searched: beam.py, cache.py (a sentence's tokens and scores do not depend on its batch).
 """

@@ -1,5 +1,5 @@
 """The single-device models, and their initial weights.
 
-To change what depends on the seed: dropout.py, initial.py (a function of seed, step and position in the full model,
-    never of a generator's state).
+To change random values: dropout.py, initial.py (compute them from seed, step and position in the full model, not from a
+    generator's state).
 """

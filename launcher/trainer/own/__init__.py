@@ -9,6 +9,6 @@ trial     calls copies of a network for that check
 train     trains a network with a Transformer on dp * mp * pp ranks
 cut       shards a network's operators by sharding strategies
 
-To change which networks are refused because of their loss: check.py, trial.py, divide.py (calls the network;
+To change which networks are refused because of their loss: check.py, trial.py, divide.py (the check calls the network;
     tests/trainer/test_own_check.py lists kinds of losses).
 """

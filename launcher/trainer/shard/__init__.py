@@ -1,5 +1,5 @@
 """The public API for sharding a custom network's operators over ranks.
 
-To change what scripts call to cut a network: api.py, modules.py (public: examples/strategies.py and
-    docs/strategies.md show it).
+To change the functions that scripts call to shard a network: api.py, modules.py (these functions are public:
+    examples/strategies.py and docs/strategies.md use them).
 """

@@ -1,4 +1,4 @@
 """Writes a training's telemetry: heartbeats, metrics.jsonl, TensorBoard files, profiles and recorded operators.
 
-To change what a training measures: metrics_writer.py, step_time.py, event_file.py (keys: launcher/core/metrics.py).
+To change what a training measures: metrics_writer.py, step_time.py, event_file.py (keys: see launcher/core/metrics.py).
 """
