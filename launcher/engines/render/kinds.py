@@ -90,14 +90,18 @@ def no_equals_sign_in_program(job: Job) -> None:
 def check_msrun_numbering(job: Job) -> None:
     """Raise if msrun cannot start this table. msrun counts ranks and devices from 0, equally many per server."""
     count = len(job.servers[0].ranks)
+    hint = "use `tlaunch run` or `tlaunch render bash`, which accept any table"
     for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):
-        first = server.index * count
+        if len(server.ranks) != count:
+            why = f"this table has {count} on {job.servers[0].name} and {len(server.ranks)} on {server.name}"
+            raise RefusedLayoutError(f"msrun would start the same number of ranks on each server, but {why}", hint=hint)
         for local_rank, rank in enumerate(server.ranks):
-            if (len(server.ranks), rank.global_rank, rank.device_id) != (count, first + local_rank, local_rank):
+            expected = server.index * count + local_rank
+            if (rank.global_rank, rank.device_id) != (expected, local_rank):
+                why = f"in this table, device {rank.device_id} has rank {rank.global_rank}"
                 raise RefusedLayoutError(
-                    f"msrun starts {count} ranks on each server, and rank {first + local_rank} on device {local_rank} of "
-                    f"server {server.name}; in this table, device {rank.device_id} of it has rank {rank.global_rank}",
-                    hint="use `tlaunch run` or `tlaunch render bash`, which accept any table",
+                    f"msrun would start rank {expected} on device {local_rank} of server {server.name}; {why}",
+                    hint=hint,
                 )
 
 
