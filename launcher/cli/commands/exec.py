@@ -27,7 +27,7 @@ from launcher.core.frozen import frozen
 from launcher.core.machine.engine_rank import EngineRank, read_engine_rank
 from launcher.core.machine.interfaces import names_of
 from launcher.core.machine.proc import identify
-from launcher.core.records import RankSpec, RunSpec
+from launcher.core.records import Cluster, RankSpec, RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.assemble import assemble
 from launcher.engines.external_run import check_size, master_port, run_name, unused
@@ -163,12 +163,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
     port = master_port(engine, name, options.master_port)
     spec = assemble(request, name=name, master_port=port)
     rank = spec.ranks[engine.global_rank]
-    host = read_host(
-        names_of(used.servers[rank.server_index]), other_names=() if engine.node is None else (engine.node,)
-    )
-    warning = check_server(rank, used, host, server, engine.local_world_size)  # raises if it is another server's rank
-    if used.source is not None and is_sample(used.source):
-        warning = None
+    warning = _doubt_of_place(engine, rank, used, server)
     if rank.global_rank == 0:
         try:
             check_port(port)
@@ -200,6 +195,14 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
                 doubts = (f"warning: {warning}",) if warning else ()
                 _say(prepared, spec, rank, (*forgotten, *network, *note_of_mpi(needed, chosen), *doubts))
     return _Joined(prepared.program, spec, rank, run_dir, environment)
+
+
+def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
+    """Raise if the rank belongs on another server. Return a warning if the only server may be another machine."""
+    other_names = () if engine.node is None else (engine.node,)
+    host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
+    warning = check_server(rank, used, host, said, engine.local_world_size)
+    return None if used.source is not None and is_sample(used.source) else warning
 
 
 def _say(prepared: Prepared, spec: RunSpec, rank: RankSpec, more: Iterable[str]) -> None:
