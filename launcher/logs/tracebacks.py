@@ -15,6 +15,7 @@ from launcher.core.frozen import frozen
 from launcher.logs.lines import Line
 from launcher.logs.traceback_blocks import (
     END_OF_REMOTE,
+    EXCEPTION,
     FRAME,
     HEADER,
     LINKS,
@@ -34,6 +35,9 @@ FIRST_BYTES = 256 << 10  # of a log, from the line before a header, read as one 
 LINES_OF_LINK = 4  # lines between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Tracebacks that several processes wrote to the log at the same time: two headers before any exception.
+_MIXED = re.compile(rf"^{re.escape(HEADER)}\n(?: .*\n|\n)*{re.escape(HEADER)}\n(?:.*\n){{,200}}", re.MULTILINE)
+_REPEATED = re.compile(r"^( *)(\S.*?)\2+$")
 _WORDS = re.compile(r"\S[^\n]*")
 
 # Output of a crash without a traceback; for a SyntaxError of the script itself, the lines before it give the place.
@@ -86,9 +90,30 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
 
 def tracebacks_above(log: bytes) -> list[FoundTraceback]:
     """Return the tracebacks above the last one, first one first. Their `lines_after` count up to the last one."""
-    text = _plain(log)
+    text = _MIXED.sub(unmixed, _plain(log))
     chain = _last_chain(text)
     return list(tracebacks_in(text[: chain[0].start])) if chain else []
+
+
+def unmixed(match: re.Match[str]) -> str:
+    """Return one traceback for a match of `_MIXED`, or the matched text if the processes raised different exceptions.
+
+    Python writes "ValueError", ": ", the message and the line's end separately. Two processes that write to one file can
+    therefore leave "ValueErrorValueError: : nono", or "ValueError: ValueErrorno: " and "no" on the next line.
+    """
+    lines = match[0].splitlines()
+    for number in range(2, len(lines)):
+        copies = lines[:number].count(HEADER)
+        mixed = "".join(lines[number : number + copies])
+        chars = len(mixed) // copies - len(": ")  # of one name and message
+        for length in range(1, min(chars, MAX_TITLE_CHARS)):
+            kind, message = mixed[:length], mixed[length - chars :]
+            if EXCEPTION.match(kind) and mixed.replace(message, "").replace(": ", "") == kind * copies:
+                frames = (line if FRAME.match(line) else f"    {line.strip()}" for line in lines[1:number])
+                shown = dict.fromkeys(_REPEATED.sub(r"\1\2", line) for line in frames if line.strip("^~ "))
+                shown.pop(f"    {HEADER}")
+                return "\n".join([HEADER, *shown, f"{kind}: {message}", *lines[number + copies :], ""])
+    return match[0]
 
 
 def tracebacks_in(text: str) -> Iterator[FoundTraceback]:

@@ -1,5 +1,6 @@
 """The errors of processes that a rank has started, which its own exception only wraps."""
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -13,6 +14,7 @@ from launcher.supervise.diagnosis.child_errors import child_error
 
 CHILD = 'Traceback (most recent call last):\n  File "/a/real.py", line 2, in step\n    x()\n'
 DEVICE = f"{CHILD}RuntimeError: device-side assert triggered\n"
+AT_ONCE = re.sub(".*\n", r"\g<0>\g<0>", CHILD).replace("    x()\n" * 2, "        x()x()\n\n")  # from two processes
 COMMAND = "subprocess.CalledProcessError", "Command '['python', 'real.py']' returned non-zero exit status {}."
 OF_RANK = 'Traceback (most recent call last):\n  File "/a/train.py", line 7, in main\n    run()\n'
 
@@ -68,6 +70,12 @@ CASES = [
     failed("a.ChildFailedError", table((1, NOTHING_RECORDED), (1, NOTHING_RECORDED)),
            ("RuntimeError: device-side assert triggered", "real.py:2 in step"),
            f"{DEVICE}{CHILD}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34185\nE1128\n"),
+    *(failed("a.ChildFailedError", table((1, NOTHING_RECORDED)), expected, f"{AT_ONCE}{exceptions}\nE1128 failed\n")
+      for exceptions, expected in (
+          ("OSErrorOSError: : no: 7no: 7\n", ("OSError: no: 7", "real.py:2 in step")),
+          ("OSError: OSErrorno: 7: \nno: 7", ("OSError: no: 7", "real.py:2 in step")),
+          ("OSErrorKeyError: : no: 7no: 7\n", ("ChildFailedError: a process of torchrun ended with exit code 1", "")),
+      )),
     failed("a.ChildFailedError", table((1, RECORDED), (-15, NOTHING_RECORDED)), ("ValueError: no shard 7", "real.py:4 in main")),
     failed("a.ChildFailedError", table((-9, "Signal 9 (SIGKILL) received by PID 100")),
            ("ChildFailedError: Signal 9 (SIGKILL) received by PID 100", ""), DEVICE),
