@@ -32,12 +32,15 @@ TRACEBACK_CHARS = 8000
 NEAR_BYTES = 16 << 10  # of a log's end, which usually contains the traceback
 MAX_LINES_AFTER = 100  # lines counted after a traceback
 FIRST_BYTES = 256 << 10  # of a log, from the line before a header, read as one text
+MAX_MIXED = 16  # processes whose mixed tracebacks are told apart
 LINES_OF_LINK = 4  # lines between two tracebacks of one chain: empty, the sentence, empty; and the end of the first
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Tracebacks that several processes wrote to the log at the same time: two headers before any exception.
-_MIXED = re.compile(rf"^{re.escape(HEADER)}\n(?: .*\n|\n)*{re.escape(HEADER)}\n(?:.*\n){{,200}}", re.MULTILINE)
-_REPEATED = re.compile(r"^( *)(\S.*?)\2+$")
+_MIXED = re.compile(
+    rf"^.*{re.escape(HEADER)}.*\n(?:(?!\w[\w.]*: ).*\n)*?.*{re.escape(HEADER)}.*\n(?:.*\n){{,200}}", re.MULTILINE
+)
+_REPEATED = re.compile(r"^ *(\S.*?)\1+$")
 _WORDS = re.compile(r"\S[^\n]*")
 
 # Output of a crash without a traceback; for a SyntaxError of the script itself, the lines before it give the place.
@@ -103,16 +106,16 @@ def unmixed(match: re.Match[str]) -> str:
     """
     lines = match[0].splitlines()
     for number in range(2, len(lines)):
-        copies = lines[:number].count(HEADER)
-        mixed = "".join(lines[number : number + copies])
-        chars = len(mixed) // copies - len(": ")  # of one name and message
-        for length in range(1, min(chars, MAX_TITLE_CHARS)):
-            kind, message = mixed[:length], mixed[length - chars :]
-            if EXCEPTION.match(kind) and mixed.replace(message, "").replace(": ", "") == kind * copies:
-                frames = (line if FRAME.match(line) else f"    {line.strip()}" for line in lines[1:number])
-                shown = dict.fromkeys(_REPEATED.sub(r"\1\2", line) for line in frames if line.strip("^~ "))
-                shown.pop(f"    {HEADER}")
-                return "\n".join([HEADER, *shown, f"{kind}: {message}", *lines[number + copies :], ""])
+        for copies in range(min(MAX_MIXED, "".join(lines[:number]).count(HEADER)), 0, -1):
+            mixed = "".join(lines[number : number + copies])
+            chars = len(mixed) // copies - len(": ")  # of one name and message
+            for length in range(len("Error"), min(chars, MAX_TITLE_CHARS)):
+                name, message = mixed[:length], mixed[length - chars :]
+                is_whole = name.endswith(("Error", "Exception", "Interrupt")) and message[:2] != ": "
+                if is_whole and EXCEPTION.match(name) and mixed.replace(message, "").replace(": ", "") == name * copies:
+                    above = (line.replace(HEADER, "").rstrip() for line in lines[:number] if line[:1].isspace())
+                    frames = dict.fromkeys(_REPEATED.sub(r"    \1", line) for line in above if line.strip("^~ "))
+                    return "\n".join([HEADER, *frames, f"{name}: {message}\n", *lines[number + copies :], ""])
     return match[0]
 
 

@@ -74,6 +74,7 @@ CASES = [
       for exceptions, expected in (
           ("OSErrorOSError: : no: 7no: 7\n", ("OSError: no: 7", "real.py:2 in step")),
           ("OSError: OSErrorno: 7: \nno: 7", ("OSError: no: 7", "real.py:2 in step")),
+          ("OSError: no: 7\n    x()\nOSError: no: 7", ("OSError: no: 7", "real.py:2 in step")),
           ("OSErrorKeyError: : no: 7no: 7\n", ("ChildFailedError: a process of torchrun ended with exit code 1", "")),
       )),
     failed("a.ChildFailedError", table((1, RECORDED), (-15, NOTHING_RECORDED)), ("ValueError: no shard 7", "real.py:4 in main")),
