@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.core.reporting import beat, metric
 
 __all__ = ["LaunchResult", "TlaunchError", "__version__", "beat", "launch", "metric"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _API, _ERRORS, _REPORTING = ".cli.launch.api", ".core.errors", ".core.reporting"
 _MODULE_OF = {"LaunchResult": _API, "TlaunchError": _ERRORS, "beat": _REPORTING, "launch": _API, "metric": _REPORTING}

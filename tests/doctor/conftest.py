@@ -13,7 +13,7 @@ from launcher.doctor.rules import judge
 GIB = 1 << 30
 WELL = Folder("/somewhere", total_bytes=500 * GIB, free_bytes=200 * GIB, total_inodes=10**7, free_inodes=10**6)
 VERSIONS = {
-    "tlaunch": "0.1.0", "python": "3.11.7", "torch": "2.6.0+cpu", "numpy": "2.1.0", "MPI": "Open MPI 5.0.11"
+    "tlaunch": "0.2.0", "python": "3.11.7", "torch": "2.6.0+cpu", "numpy": "2.1.0", "MPI": "Open MPI 5.0.11"
 }  # fmt: skip
 
 
