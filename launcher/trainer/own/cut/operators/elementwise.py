@@ -14,7 +14,7 @@ from launcher.trainer.own.cut.operators.record import Recorder, Value, broadcast
 
 
 def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return the description of an operator on one tensor, with its function's numbers and options."""
+    """Return the description of an elementwise operator on one tensor, which `function` computes."""
 
     def describe(record: Recorder, x: Value, *numbers: Any, inplace: bool = False, **options: Any) -> Value:  # noqa: ARG001 - for `trace`
         dims = broadcast_dims(x.shape, x.shape)
@@ -30,7 +30,7 @@ def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
 
 
 def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return the description of an operator on two tensors with broadcasting, or on a tensor and a number."""
+    """Return the description of an elementwise operator on two tensors (broadcast), or on a tensor and a number."""
 
     def describe(record: Recorder, one: Value | float, other: Value | float, **options: Any) -> Value:
         if any(value not in (None, 1) for value in options.values()):
@@ -79,7 +79,7 @@ def bias_add(record: Recorder, x: Value, bias: Value, *, dim: int, suffix: str =
 
 
 def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:  # noqa: ARG001 - it changes nothing
-    """Describe dropout that drops nothing, and raise a UsageError for any other."""
+    """Describe a dropout that drops nothing (p = 0, or in evaluation mode); raise a UsageError for any other."""
     if p and training:
         told = f"dropout with p = {p:g} in training mode is not supported"
         refuse(

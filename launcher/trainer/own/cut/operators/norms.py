@@ -53,7 +53,7 @@ def layer_norm(
 
 
 def along_dim(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return the description of "softmax" or "log_softmax" along a dim, which cannot be sharded."""
+    """Return the description of softmax or log_softmax (`kind`). The dim along which it runs cannot be sharded."""
 
     def describe(record: Recorder, x: Value, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
         if dim is None or dtype is not None:

@@ -44,7 +44,7 @@ def matmul(record: Recorder, x: Value, w: Value) -> Value:
 
 
 def linear(record: Recorder, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """Describe a linear layer, whose weight is the transpose of a product's right matrix, and its bias."""
+    """Describe a linear layer: a product with the transposed weight, and the addition of the bias, if any."""
     output = functional.linear(x.meta, weight.meta)
     *rest, _ = broadcast_dims(x.shape, x.shape, BATCHES)
     dims = (*rest[:-1], "i") if rest else ()

@@ -22,7 +22,7 @@ NO_LABEL = -(1 << 62)
 
 
 def reduction(kind: str) -> Callable[..., Value]:
-    """Return the description of "sum" or "mean" over some dims, or over all dims."""
+    """Return the description of `sum` or `mean` (`kind`) over some dims, or over all dims."""
 
     def describe(
         record: Recorder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
@@ -142,7 +142,7 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: int | Sequence[int | None]) -> Value:
-    """Describe the mean over a grid of windows; (1, 1) is the mean over the entire image."""
+    """Describe an average pooling to a fixed output size; (1, 1) is the mean over the entire image."""
     sizes = (output_size, output_size) if isinstance(output_size, int) else output_size
     height, width = (whole if size is None else size for size, whole in zip(sizes, x.shape[2:], strict=True))
     # Not computed on the meta device: torch would import its compiler, which takes a second.
