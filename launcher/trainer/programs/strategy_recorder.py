@@ -1,4 +1,4 @@
-"""Recording of one training step for `tlaunch plan operators`: operators, their layouts, and communication.
+"""Records one training step for `tlaunch plan operators`: operators, layouts of their tensors, and communication.
 
 Sizes, collectives and messages are measured. The sharded dims follow from the model's plan:
 
@@ -32,7 +32,7 @@ HANDED_ON = frozenset({"add", "sub", "mul", "relu", "gelu", "dropout", "identity
 
 @frozen
 class RecordedModel:
-    """A program's model, with the information that determines its tensors' layouts."""
+    """A program's model to record, with the information from which the layouts of its tensors follow."""
 
     recipe: str
     model: nn.Module
@@ -44,7 +44,7 @@ class RecordedModel:
 
 
 class StepRecorder:
-    """A recorder for the second step of this process, or the first if there is only one.
+    """Records this process's second step, or its first if that is the last, and writes a strategy report to `path`.
 
     Without a `path` it does nothing.
     """
@@ -56,14 +56,14 @@ class StepRecorder:
         report_of: Callable[[Recorder, int], StrategyReport] | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """Let `report_of` make a report from a recording. The modules of `model` are recorded as operators."""
+        """`report_of(recorder, step)` returns the report. The modules of `model`, if given, count as operators."""
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
 
     @contextmanager
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Record step `number`, computed in the context, if it is the one to record."""
+        """Record the computation inside `with`, which is step `number`, if that is the step to record."""
         self._steps += 1
         is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
         if self._path is None or self._report_of is None or not is_recorded:
@@ -80,7 +80,7 @@ class StepRecorder:
             self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
-        """Return the log line about the recording once, and "" at all other times."""
+        """Return the log line about the written report at the first call after recording; "" at all other calls."""
         told, self._told = self._told, ""
         return told
 
@@ -88,7 +88,7 @@ class StepRecorder:
 def recorded_report(
     recorded: RecordedModel, world: World, attempt: int, recorder: Recorder, step: int
 ) -> StrategyReport:
-    """Return the report of this rank's recorded step."""
+    """Return the strategy report of the step that `recorder` has recorded on this rank."""
     layouts = _Layouts(recorded, world)
     operators = tuple(layouts.operator(seen) for seen in recorder.graph.operators.values())
     edges = tuple(
@@ -120,7 +120,7 @@ class _Held:
 
 
 class _Layouts:
-    """The layouts of a model's operators. Operators must be passed in order of computation."""
+    """Derives the layouts of a model's tensors from operator to operator, in the order of computation."""
 
     def __init__(self, recorded: RecordedModel, world: World) -> None:
         self._recorded, self._world = recorded, world
