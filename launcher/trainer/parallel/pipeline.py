@@ -51,7 +51,7 @@ class Links:
         return self.previous or (self.around if chunk > 0 else None)
 
     def after(self, chunk: int) -> Link | None:
-        """Return the link to which a chunk's output is sent; None if the chunk computes the loss."""
+        """Return the link that a chunk's output goes to; None if the chunk computes the loss."""
         return self.following or (self.around if chunk < self.chunks - 1 else None)
 
     def shake_hands(self, device: torch.device) -> None:

@@ -255,7 +255,7 @@ class StepProfiler:
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Count a step, after which a trace may start or end; return a log line about it, or "". Never raises."""
+        """Start or end the trace if it is time after this step; return a log line about it, or "". Never raises."""
         if not self._left:
             return ""
         if self._path is None:

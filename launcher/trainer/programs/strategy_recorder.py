@@ -32,7 +32,7 @@ HANDED_ON = frozenset({"add", "sub", "mul", "relu", "gelu", "dropout", "identity
 
 @frozen
 class RecordedModel:
-    """A program's model to record, with the information from which the layouts of its tensors follow."""
+    """A program's model to record, with the information that determines the layouts of its tensors."""
 
     recipe: str
     model: nn.Module

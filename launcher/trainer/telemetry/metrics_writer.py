@@ -180,7 +180,7 @@ class Metrics:
 
 @dataclass
 class _Keeper:
-    """A file to which records are written. After a failure, which is logged once, it tries again or stops."""
+    """A file that gets all records. It logs its first failure to write, and then tries again or gives up."""
 
     path: Path
     write: Callable[[Record], None]

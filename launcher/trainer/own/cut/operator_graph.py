@@ -246,7 +246,7 @@ class _Trace:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return how to describe a call of `module`, and set `path` as the name of the operators recorded next."""
+        """Return the description of `module` and its arguments. The operators recorded next are named after `path`."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):

@@ -55,7 +55,7 @@ class NetworkPlan:
 def plan_network(
     network: nn.Module, parts: Sequence[nn.Module], stages: Sequence[Stage], mp: int, *, is_traced: bool
 ) -> NetworkPlan:
-    """Return how a network's parameters are divided over the pipeline `stages` and `mp` model-parallel ranks.
+    """Return the division of a network's parameters over the pipeline `stages` and `mp` model-parallel ranks.
 
     `parts` has the module that each stage computes, built from the network's own modules. If `is_traced`, it contains
     only modules that are used.
