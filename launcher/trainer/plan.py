@@ -62,7 +62,7 @@ def placements(
 
 
 def placement_of(full: Tensor, dim: int | None, model_parallel: Group) -> Placement:
-    """Return this rank's placement of the parameter `full`, sharded along `dim`, or replicated if that is None."""
+    """Return this rank's part of the parameter `full`: a slice along `dim`, or the full parameter if `dim` is None."""
     if dim is None or model_parallel.size == 1:
         return Placement.uncut(full.shape, model_parallel)
     return Placement.cut(full.shape, dim, *part_bounds(full.shape[dim], model_parallel))
@@ -118,7 +118,7 @@ def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
 
 
 def copied(stages: Sequence[Stage]) -> frozenset[str]:
-    """Return the names of the parameters that a rank with these stages only has a copy of: another rank owns them.
+    """Return the names of the parameters that a rank with these stages has only as a copy; another rank owns them.
 
     The matrix shared by embeddings and head belongs to the first stage; the last stage has a copy of it.
     """

@@ -58,10 +58,10 @@ def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[sli
 def divisions_to_check(
     samples: int, batch_size: int, layout: Layout, collate: Callable[[Sequence[int]], Rows]
 ) -> Iterator[Division]:
-    """Yield divided batches for the self-check: one with micro batches of the training's size, then small ones.
+    """Yield batches and their parts, to check that a batch's loss is the mean of the losses of its parts.
 
-    Rows are sampled at random, since neighbouring samples may be similar. To save time, a batch may have fewer micro
-    batches than a training step.
+    The parts of the first batch have the size of the training's micro batches; later ones are small. To save time, a
+    batch may have fewer parts than in training. Rows are sampled at random, since neighbours may be similar.
     """
     size = batch_size // (layout.dp * layout.micro_batches)
     for number in range(1 + SMALL_BATCHES):
@@ -77,7 +77,7 @@ def divisions_to_check(
 
 
 def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
-    """Return one replica's rows of each input; an input whose first dim is no multiple of the batch size stays full.
+    """Return one replica's inputs: its rows of inputs whose first dim is a multiple of the batch size, others in full.
 
     Raises:
         RefusedLayoutError: the batch size, the first dim of the first input, is not divisible by `copies`.

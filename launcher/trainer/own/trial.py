@@ -93,7 +93,7 @@ def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
 
 
 def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
-    """Return a copy on the CPU, converted to float64 if `dtype` is; `noise` scales random changes of its weights."""
+    """Return a copy on the CPU, in float64 if `dtype` is, with random noise of relative size `noise` on its weights."""
     generator = torch.Generator().manual_seed(0)
     made = copy.deepcopy(network).cpu()
     if dtype == torch.float64:
@@ -106,7 +106,7 @@ def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
 
 
 def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
-    """Put the submodules of torch and tlaunch classes into evaluation mode; batch norms only if `with_norms`."""
+    """Put submodules whose classes are torch's or tlaunch's into evaluation mode; batch norms only if `with_norms`."""
     for module in list(network.modules())[1:]:
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
         if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):

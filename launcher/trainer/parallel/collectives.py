@@ -53,7 +53,7 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
 
 
 def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start to set `tensor` to its sum over the group; return a handle. The rules of `start_reduce_scatter` apply."""
+    """Start an asynchronous all_reduce (sum) of `tensor`; return its handle. See `start_reduce_scatter` for rules."""
     recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
     work = dist.all_reduce(tensor, group=group.handle, async_op=True)
     assert work is not None, "it is asynchronous, and this rank is in the group"
@@ -61,7 +61,7 @@ def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist
 
 
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start to set `output` to this rank's slice of the sum of `tensor` over the group; return a handle.
+    """Start an asynchronous reduce_scatter, which sets `output` to this rank's slice of the sum; return its handle.
 
     All ranks must start a group's collectives in the same order. Call the handle's `wait` inside `with waiting`, which
     measures the time. The backend transfers the data even if the group has shared memory.
@@ -71,10 +71,7 @@ def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: 
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
-    """Start an all_to_all, which gathers this rank's slice of every rank's `tensor` into `output`; return a handle.
-
-    The rules of `start_reduce_scatter` apply.
-    """
+    """Start an asynchronous all_to_all into `output`; return its handle. See `start_reduce_scatter` for rules."""
     recording.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 

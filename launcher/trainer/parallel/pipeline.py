@@ -30,7 +30,7 @@ MESSAGES_ON_THEIR_WAY = 2  # per stage and direction
 
 @frozen
 class Link:
-    """A connection to another stage: the global rank there, and a process group for each direction."""
+    """A connection to another stage: the other end's global rank, and a process group for each direction."""
 
     rank: int
     forward_group: dist.ProcessGroup | None
@@ -39,7 +39,7 @@ class Link:
 
 @frozen
 class Links:
-    """The links to this stage's neighbours; None at the ends of the pipeline."""
+    """This stage's connections to its neighbours in the pipeline; None for a neighbour that does not exist."""
 
     previous: Link | None = None
     following: Link | None = None

@@ -37,7 +37,7 @@ def recompute_in_backward(module: nn.Module) -> None:
 
 
 class _AllThereError(Exception):
-    """Ends a recomputation early: all tensors that backward needs have been computed."""
+    """Raised to end a recomputation early, when all tensors that backward needs have been computed."""
 
 
 class _Activations:
@@ -53,7 +53,7 @@ class _Activations:
         self._computed: list[Tensor] = []
 
     def count(self, _activation: Tensor) -> int:
-        """Return the index of the next saved tensor, which is kept instead of the tensor."""
+        """Return the index of the next saved tensor, which autograd stores instead of the tensor."""
         self._count += 1
         return self._count - 1
 

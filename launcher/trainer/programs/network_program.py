@@ -84,7 +84,7 @@ class NetworkTraining(ABC):
 
     @abstractmethod
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return a recorder that writes a strategy report of one step to `path`; if that is None, it does nothing."""
+        """Return a recorder that writes one step's operators and collectives to `path`, or does nothing if None."""
 
     def strategies_line(self) -> str:
         """Return a log line with the operators' sharding strategies, or "" if there are none."""

@@ -111,7 +111,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         """Return the trained model's parameters and buffers on rank 0, None on other ranks. All ranks must call it."""
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        """Return a recorder that writes a strategy report of one step to `path`. By default it does nothing."""
+        """Return a recorder that writes one step's operators and collectives to `path`. By default it does nothing."""
         del path, attempt
         return StepRecorder()
 

@@ -44,9 +44,9 @@ class RecordedModel:
 
 
 class StepRecorder:
-    """Records this process's second step, or its first if that is the last, and writes a strategy report to `path`.
+    """Records the operators and collectives of one step of this process, and writes a report to `path`.
 
-    Without a `path` it does nothing.
+    It records the second step, or the first if there is only one. Without a `path` it does nothing.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StepRecorder:
         report_of: Callable[[Recorder, int], StrategyReport] | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """`report_of(recorder, step)` returns the report. The modules of `model`, if given, count as operators."""
+        """Prepare to write `report_of(recorder, step)`. The modules of `model`, if given, are recorded as operators."""
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
@@ -88,7 +88,7 @@ class StepRecorder:
 def recorded_report(
     recorded: RecordedModel, world: World, attempt: int, recorder: Recorder, step: int
 ) -> StrategyReport:
-    """Return the strategy report of the step that `recorder` has recorded on this rank."""
+    """Return a report of a recorded step on this rank: operators, layouts of their tensors, and collectives."""
     layouts = _Layouts(recorded, world)
     operators = tuple(layouts.operator(seen) for seen in recorder.graph.operators.values())
     edges = tuple(
@@ -113,7 +113,7 @@ def recorded_report(
 
 @frozen
 class _Held:
-    """The sharding of a tensor between operators."""
+    """The sharding of an activation, which follows from the operator that computes it."""
 
     is_of_batch: bool  # its first dim is the batch
     has_parts: bool  # its features are sharded over the model-parallel ranks

@@ -40,7 +40,7 @@ class HeartbeatWriter:
     def stepped(
         self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int | None, loss: float | None
     ) -> None:
-        """Record a step that took `seconds`; this rank did not wait for others for `busy_s` of them.
+        """Record a step of `seconds`. For `busy_s` of them this rank worked, and for the rest it waited for others.
 
         `tokens` is the number over all ranks, or None if the training data has no tokens.
         """

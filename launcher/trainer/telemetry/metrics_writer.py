@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Set `writes` on exactly one of all `ranks`, which writes steps and validations. Any rank may call `saved`.
+        """Prepare to write. Only one of all `ranks` sets `writes`, which is needed for all records except `saved`.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.

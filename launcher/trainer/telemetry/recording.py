@@ -139,7 +139,7 @@ def operator() -> str | None:
 
 
 def within(name: str | None, phase: ReportPhase | None = None) -> AbstractContextManager[None]:
-    """Record communication inside `with` as the operator `name`'s, in `phase` or else the current phase.
+    """Attribute communication inside `with` to the operator `name`, in `phase` or else the current phase.
 
     Does nothing without a name or a recorder.
     """

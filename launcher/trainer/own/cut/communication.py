@@ -24,7 +24,10 @@ Function = Callable[[Tensor], Tensor]
 
 
 def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Function:
-    """Return a function that runs a redistribution step on a rank's part. Slicing without gradient needs no group."""
+    """Return a function that runs one step of changing a tensor's sharding: a slice, all-gather or all-to-all.
+
+    A slice without a gradient does not communicate, so it opens no process group.
+    """
     if step.kind == "slice" and not has_gradient:
         members = step.group_of(groups.rank)
         return partial(_sliced, dim=step.dim, index=members.index(groups.rank), parts=len(members))

@@ -27,14 +27,14 @@ class Stage:
 
 
 class StageMaker:
-    """Builds the stages of a network on this rank. `held` has the rank's parts of parameters and buffers."""
+    """Builds a network's `Stage`s for this rank. `held` has the rank's parts of parameters and buffers."""
 
     def __init__(self, traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> None:
         self._traced, self._plan, self._groups, self._held = traced, plan, groups, held
         self.places = {name: place for place, name in enumerate(plan.graph.by_name)}  # of tensors among all values
 
     def stages(self) -> list[Stage]:
-        """Return the stages in order. All ranks must call it, since it opens groups."""
+        """Return one stage per operator, in order of computation. All ranks must call it, since it opens groups."""
         operators = self._plan.operators
         last = {name: place for place, planned in enumerate(operators) for name in planned.operator.inputs}
         stages: list[Stage] = []

@@ -52,7 +52,7 @@ class Groups(AbstractContextManager["Groups"]):
         self._memories = ExitStack()
 
     def along(self, devices: Sequence[int], axes: Iterable[int], *, over_copies: bool = False) -> Group:
-        """Return this rank's group along some axes of the device matrix, in its replica or over all replicas.
+        """Return this rank's group along some axes of the grid of ranks `devices`, in its replica or over all.
 
         Raises:
             UsageError: `transport` is "shared_memory", and the ranks cannot share memory. All ranks raise it.

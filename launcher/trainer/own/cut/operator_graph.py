@@ -35,7 +35,8 @@ Module = TypeVar("Module", bound=nn.Module)
 def shard(module: Module, strategy: Strategy) -> Module:
     """Set the sharding strategy of a module that is an operator, such as nn.Linear or nn.ReLU; return the module.
 
-    If the module has several operators, such as a linear layer and its bias, the strategy applies to the first.
+    A strategy has the number of parts along each dim of each input. If the module has several operators, such as a
+    linear layer and its bias, the strategy applies to the first.
 
     Raises:
         UsageError: `strategy` is not a valid strategy.
@@ -246,7 +247,7 @@ class _Trace:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return the description of `module` and its arguments. The operators recorded next are named after `path`."""
+        """Return the function that records a call of `module`, and arguments for it. Name the operators by `path`."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):

@@ -170,11 +170,11 @@ class ShardedNetwork(nn.Module):
         return all_reduce(loss.detach().clone(), group).div_(self._groups.copies)
 
     def input_boxes(self) -> list[Box]:
-        """Return the box of each input that this rank uses; the empty box for unused inputs."""
+        """Return this rank's part of each input, as a box (a range in each dim); empty for unused inputs."""
         return [Box((), ()) if wanted is None else wanted[2] for wanted in self._inputs]
 
     def box_held(self, name: str) -> Box:
-        """Return the box of a parameter or buffer that this rank holds."""
+        """Return this rank's part of a parameter or buffer, as a box: a range in each dim."""
         return self._boxes[name]
 
     def part_held(self, name: str) -> Tensor:
@@ -219,7 +219,7 @@ class ShardedNetwork(nn.Module):
         yield from seen.items()
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
-        """Return each group of ranks that sums gradients, with the parameters whose gradients it sums."""
+        """Return each group of ranks that sums gradients, with its parameters."""
         found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
         axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters

@@ -182,7 +182,7 @@ def _check_in_place(found: TracedNetwork) -> None:
 
 
 def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
-    """Replace `tensor.dtype` and `tensor.device` by their values for tensors that depend on parameters.
+    """In a trace, replace `tensor.dtype` and `tensor.device` of tensors that depend on parameters by their values.
 
     A mask in the dtype of an embedding can then be computed without the embedding. A call with `rows` determines the
     values. Constants that are the CPU's device become `device`.

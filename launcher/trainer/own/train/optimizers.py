@@ -27,7 +27,7 @@ class _WithRate:
     learning_rate: LearningRate
 
     def __post_init__(self) -> None:
-        """Raise a UsageError if the learning rate is a list: torch's optimizers take the parameters first."""
+        """Raise a UsageError if the learning rate is iterable, such as the parameters that torch's optimizers take."""
         if hasattr(self.learning_rate, "__iter__"):
             raise UsageError(
                 f"{type(self).__name__}: learning_rate is a {type(self.learning_rate).__name__}",

@@ -117,7 +117,7 @@ class CrossEntropyLoss(nn.Module):
         self._divisors: Iterator[Tensor] | None = None
 
     def begin(self, divisors: Sequence[Tensor]) -> None:
-        """Set the divisors of the next calls, one per call."""
+        """Set the numbers by which the next calls divide their sums of losses, one number per call."""
         self._divisors = iter(divisors)
 
     def forward(self, logits: Tensor, label: Tensor, input_mask: Tensor) -> Tensor:

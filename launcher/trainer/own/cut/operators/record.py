@@ -45,7 +45,7 @@ class State:
 
 @frozen
 class OpContext:
-    """What a rank needs to compute its part of an operator: the partition, the rank, shapes, group and states."""
+    """The data with which a rank computes its part of an operator: the partition, its rank, shapes and states."""
 
     cutting: Partition
     rank: int
@@ -55,7 +55,7 @@ class OpContext:
     states: tuple[Tensor, ...] = ()  # this rank's parts
 
     def input_box(self, number: int) -> Box:
-        """Return the box of the full input `number` that this rank uses."""
+        """Return this rank's part of input `number`, as a box (a range in each dim) of the full tensor."""
         return self.cutting.inputs[number].box_of(self.rank, self.input_shapes[number])
 
     @property
@@ -105,7 +105,7 @@ def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = E
 
 
 def sizes_of(dims: Dims, shape: Sequence[int]) -> dict[str, int]:
-    """Return the size of each index in `dims`, which has the index of each dim of a tensor."""
+    """Return the size of each index letter in `dims`, which has a letter or None for each dim of `shape`."""
     return {index: size for index, size in zip(dims, shape, strict=True) if index is not None}
 
 
