@@ -97,7 +97,7 @@ def is_fast(tensor: Tensor) -> bool:
 
 
 def may_be_fast(tensor: Tensor) -> bool:
-    """Return True if `is_fast` can return True for this tensor on some processor."""
+    """Return True if oneDNN multiplies tensors with the type and device of `tensor` on any processor."""
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 

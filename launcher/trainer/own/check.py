@@ -122,7 +122,7 @@ def _of_trial(
     *,
     is_evaluated: bool,
 ) -> str:
-    """Return `_difference` of a copy of the network in `dtype`, or in the network's own dtype if that copy fails."""
+    """Return the first difference found with a copy of the network in `dtype`, or in its own dtype if that fails."""
     try:
         trial = copied(network, dtype, noise)
         turn_off_dropout(trial, with_norms=how.keeps_norms)
@@ -138,7 +138,7 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Return `_difference`, in evaluation mode if losses in training mode are random; raise if both modes are."""
+    """Return the first difference, in evaluation mode if the losses are random otherwise; raise if they always are."""
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
@@ -175,7 +175,7 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
 def _values(
     network: nn.Module, division: Division, whole: Outcome, of_ranks: Sequence[Outcome]
 ) -> Iterator[tuple[str, float, str, float, str, float]]:
-    """Yield (words, batch's number, words, parts' number, words, tolerance as a multiple of the rounding error)."""
+    """Yield the numbers to compare as (words, the batch's, words, the parts', words, tolerance in rounding errors)."""
     losses = [each for outcome in of_ranks for each in outcome.losses]
     rows, parts = len(division.whole[0]), f"{len(losses)} parts of {len(division.parts[0][0][0])}"
     mean, no_mean, largest_loss = f"; the mean over {parts} is", "is not a mean over rows", max(1.0, *map(abs, losses))

@@ -1,4 +1,4 @@
-"""Calls of a custom network for the self-check (check.py), without dropout and without changing the network."""
+"""Calls copies of a custom network for the self-check (check.py), without dropout, and restores random generators."""
 
 from __future__ import annotations
 

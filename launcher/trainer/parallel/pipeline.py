@@ -79,7 +79,7 @@ def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
 
 @dataclass
 class Pipeline:
-    """The pipeline engine of one stage, which runs schedules.
+    """Runs one pipeline stage: forward and backward passes of micro batches, in the order of a schedule.
 
     `compute(chunk, micro_batch, received)` returns the output of a chunk of this stage for a micro batch. `received` is
     the output of the preceding chunk, or None for the first one of the model. The output of the model's last chunk is a

@@ -95,7 +95,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
-    """The reports of every step: metrics, the heartbeat, a log line, and lines about profile and strategy report."""
+    """Reports each step: writes metrics, the heartbeat, a log line, and lines about profile and strategy report."""
 
     def __init__(self, program: Program[AnyBatch, AnyResult], metrics: Metrics, recorder: StepRecorder) -> None:
         self._program, self._metrics, self._recorder = program, metrics, recorder

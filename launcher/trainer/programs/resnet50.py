@@ -163,7 +163,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
-        # Separate tensors with torch's dtypes.
+        # Return one tensor per name, with the dtypes of torch's batch norms.
         return {**found, **{name: each.long() if name.endswith(COUNT) else each for name, each in buffers.items()}}
 
 

@@ -93,7 +93,7 @@ def cuttings_for(
 
 
 def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
-    """Return the partition of every operator that shards the batch, which is the first dim of the network's inputs.
+    """Return a partition of every operator along the batch, which is the first dim of the network's inputs.
 
     Operators without a batch dim, such as ones that take only parameters, are replicated.
 

@@ -70,7 +70,7 @@ class Operation(nn.Module):
 
 @frozen
 class Call:
-    """How a rank computes an operator: a function of the rank's context, and the buffers that the operator updates."""
+    """The computation of an operator: a function of a rank's context, and the buffers that the operator updates."""
 
     local: Callable[[OpContext], Local]
     states: tuple[State, ...] = ()

@@ -65,7 +65,7 @@ class TracedNetwork:
         return []
 
     def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
-        """Return the nodes that `wanted` depends on, in order, without those for the inputs of the call `skipped`."""
+        """Return the nodes that `wanted` depends on, in order, but not the inputs of the Transformer call `skipped`."""
         found: set[fx.Node] = set()
         collect: Callable[[fx.Node], Any] = found.add
         fx.node.map_arg(list(wanted), collect)
@@ -77,7 +77,7 @@ class TracedNetwork:
         return [node for node in self.nodes if node in found and node.op != "output"]
 
     def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
-        """Return the first of the nodes that `wanted` depends on that uses a parameter, or None."""
+        """Return the first node with parameters among the nodes that `wanted` depends on, or None."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
     def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:

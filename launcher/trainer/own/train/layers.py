@@ -143,7 +143,7 @@ class TransformerEncoder(_Layers):
 
 
 class TransformerDecoder(_Layers):
-    """A stack of layers like `TransformerEncoder`'s, with cross-attention between the two blocks."""
+    """A stack of layers like `TransformerEncoder`'s, with cross-attention before the feed-forward block."""
 
     def __init__(
         self,
