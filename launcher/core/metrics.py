@@ -10,14 +10,15 @@ The other keys depend on the kind of record:
     a pipeline      stage_busy, stage_predicted: lists of shares, one per stage
     a saved file    saved: "model"
 
-One line may hold several records. Null keys do not count as a record, unless all keys are null.
+One line may hold several records. A kind whose keys are all null is absent, unless the line has no other record.
 
 `time_ns` is the wall clock (nanoseconds since 1970), `attempt` is TLAUNCH_ATTEMPT, and `step` counts optimizer steps
-from the start of training. Numbers that are not finite are null. Lines are only appended, each with one write(2) to a
-file opened with O_APPEND, so several processes may write. If a crash or a full disk leaves an incomplete line, the
-next writer terminates it and readers skip it.
+from the start of training. Numbers that are not finite are null. Each line is appended by one write(2) to a file opened
+with O_APPEND, so several processes may write. If a crash or a full disk leaves an incomplete line, the next writer
+terminates it and readers skip it.
 
-Any program may write this file into its run directory (TLAUNCH_RUN_DIR). All keys of the second list are optional.
+Any program may write this file into its run directory (TLAUNCH_RUN_DIR). `schema`, `time_ns`, `attempt` and `step` are
+required; all other keys are optional.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def append_fields(path: Path, fields: Mapping[str, object]) -> None:
-    """Append a line in one write, after ending an incomplete last line; raise OSError if only a part was written."""
+    """Append `fields` as one line, after terminating an incomplete last line. Raise OSError after a partial write."""
     line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:

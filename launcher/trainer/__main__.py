@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files, own_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank; return 0, the exit code of a TlaunchError, or 1 after any other exception."""
+    """Run one rank of a training with these command-line arguments; return its exit code (see `exit_code_of`)."""
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):  # printing must not fail if the locale cannot encode a character
         if isinstance(stream, io.TextIOWrapper):
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """Exit with `exit_code`. If it is not 0, skip all cleanup.
+    """End the process with `exit_code`; if it is not 0, without cleanup.
 
     Cleanup closes connections, and the peers would then fail with errors that hide this rank's error.
     """

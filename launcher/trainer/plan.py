@@ -1,4 +1,4 @@
-"""Applies the Transformer's parallel plan: stages, model parallelism, recompute, initial weights, in this order."""
+"""Turns the full Transformer into a rank's part: stages, model-parallel shards, recompute, and initial weights."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLAN: tuple[tuple[str, Style], ...] = (
 def placements(
     model: Transformer, model_parallel: Group, parallel: ParallelConfig | None = None
 ) -> dict[str, Placement]:
-    """Return this rank's placement of every parameter of `model`, which may be complete or only some stages."""
+    """Return the shard of each parameter that this rank holds. `model` is complete or has only some pipeline stages."""
     styles = dict(_planned(model, parallel))
     found = {}
     for name, parameter in model.named_parameters():
@@ -62,7 +62,7 @@ def placements(
 
 
 def placement_of(full: Tensor, dim: int | None, model_parallel: Group) -> Placement:
-    """Return this rank's part of a parameter that is sharded along `dim`, or replicated if `dim` is None."""
+    """Return this rank's part of the parameter `full`: a slice along `dim`, or the full parameter if `dim` is None."""
     if dim is None or model_parallel.size == 1:
         return Placement.uncut(full.shape, model_parallel)
     return Placement.cut(full.shape, dim, *part_bounds(full.shape[dim], model_parallel))
@@ -78,9 +78,9 @@ def apply_plan(
     dtype: torch.dtype,
     parallel: ParallelConfig | None = None,
 ) -> dict[str, Placement]:
-    """Turn a complete `model` on the meta device into this rank's part of it, with initial weights, on `device`.
+    """Turn a complete `model` on the meta device into this rank's part, with initial weights, on `device`.
 
-    Every layout starts from the same weights as a single process. Returns the placements of the parameters.
+    The weights are the same for every layout of ranks. Returns the placement of each parameter in the part.
     """
     parallel = parallel or ParallelConfig()
     layers = (*model.encoder.values(), *model.decoder.values())
@@ -118,7 +118,7 @@ def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
 
 
 def copied(stages: Sequence[Stage]) -> frozenset[str]:
-    """Return the names of the parameters that a rank with these stages uses but another rank owns.
+    """Return the names of the parameters that a rank with these stages has only as a copy; another rank owns them.
 
     The matrix shared by embeddings and head belongs to the first stage; the last stage has a copy of it.
     """
@@ -127,9 +127,9 @@ def copied(stages: Sequence[Stage]) -> frozenset[str]:
 
 
 def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer:
-    """Return one stage of the rank's model `held` as a separate model that shares its modules.
+    """Return one stage of this rank's model `held` as a separate model, made of the modules of `held`.
 
-    `whole` is a complete model, which is modified and returned.
+    `whole` is a complete model, which this modifies and returns.
     """
     keep_stages(whole, [stage])
     for layers, own in ((whole.encoder, held.encoder), (whole.decoder, held.decoder)):

@@ -42,11 +42,11 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.mode
 def gather(
     world: World, tensors: Mapping[str, Tensor], placements_at: Callable[[Coordinate], Mapping[str, Placement]]
 ) -> dict[str, Tensor] | None:
-    """Return the full tensors of the single-device model on rank 0's CPU, and None on other ranks. All must call it.
+    """Gather the full tensors on rank 0's CPU; return them on rank 0, and None on other ranks. All must call it.
 
-    `tensors` are this rank's shards. `placements_at` gives the shards of the rank at a coordinate, in the order in
-    which that rank sends them. The ranks of the first data-parallel replica each send one message, in rank order. A
-    rank without parameters sends none.
+    `tensors` are this rank's shards. `placements_at` returns the shards of the rank at a coordinate, in the order in
+    which that rank sends them. Each rank of the first data-parallel replica sends one message, in rank order. A rank
+    without parameters sends none.
     """
     layout = world.place.layout
     parts = [tensors[name].detach().reshape(-1) for name in placements_at(world.place.coordinate)]
@@ -81,12 +81,12 @@ def save_model(
     tokenizer: bytes | None,
     facts: dict[str, Any],
 ) -> None:
-    """Write a model directory atomically: to a temporary directory, which is then renamed.
+    """Write a model directory atomically: first a temporary directory, which is then renamed to `directory`.
 
     `program` is the recipe's name, and `settings` are its settings. `facts` are stored in config.json under "training".
 
     Raises:
-        OSError: the directory exists already, the disk is full, ...
+        OSError: the directory exists already, or the disk is full, for example.
     """
     content = {"program": program, "recipe": dataclasses.asdict(settings), "training": facts}
     with new_directory(directory) as aside:
@@ -97,9 +97,9 @@ def save_model(
 
 
 def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] | None:
-    """Return the weights and buffers that `save_model` wrote to `directory`.
+    """Return the weights and buffers that `save_model` wrote to `directory` for this program and these settings.
 
-    Returns None if there is no model, or if its program or settings differ from the arguments.
+    Returns None if there is no model, or if it has another program or other settings.
 
     Raises:
         UnreadableError: a file is damaged.
@@ -132,7 +132,7 @@ def check_can_save(directory: Path) -> None:
 
 
 def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings, Tokenizer]:
-    """Load a model on the CPU, ready to translate or validate; return it with its settings and its tokenizer.
+    """Load a model directory on the CPU; return the model in evaluation mode, its settings and its tokenizer.
 
     Raises:
         UnreadableError: a file is missing or damaged.
@@ -170,7 +170,7 @@ def _reading(path: Path) -> Iterator[None]:
 def single_device_model(
     settings: TransformerSettings, weights: Mapping[str, Tensor], device: torch.device
 ) -> Transformer:
-    """Return the complete model with `weights`, ready to translate."""
+    """Return the complete model with `weights` on `device`, in evaluation mode."""
     model = meta_model(settings)
     for name, value in weights.items():
         replace_parameter(model, name, value.to(device))

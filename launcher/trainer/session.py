@@ -1,4 +1,4 @@
-"""Trains and validates on one rank: its part of the model, its pipeline and its optimizer."""
+"""Trains and validates the Transformer on one rank, with its part of the model, its pipeline and its optimizer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from launcher.trainer.telemetry.step_time import loading
 
 @frozen
 class NonFiniteReport:
-    """The parameter and the sentence pairs that may have caused a non-finite gradient. The same on every rank."""
+    """The parameter and the sentence pairs that may have caused a non-finite gradient, the same on every rank."""
 
     parameter: str | None  # first in the model with a non-finite gradient norm; None: only the total norm overflows
     pairs: tuple[int, ...]  # indices in the global batch: of micro batches with a non-finite loss, or of all if none
@@ -64,7 +64,7 @@ class StepResult:
 
 
 class Session:
-    """One rank's part of the model and its optimizer, with the steps that all ranks take together."""
+    """One rank's part of the Transformer and its optimizer. All ranks train and validate together."""
 
     def __init__(self, settings: TransformerSettings, world: World) -> None:
         self.settings, self.world = settings, world
@@ -107,9 +107,9 @@ class Session:
     def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
         """Choose the kernels of the linear layers from the first global batches of the training.
 
-        If there are at least two batches and all have the same numbers of rows, these numbers get dedicated kernels.
-        With sentences of one length all later batches have them, too. The kernels of a step must not depend on
-        earlier steps, so that a resumed training uses the same ones.
+        If there are at least two, and their matrices have the same numbers of rows, these numbers get dedicated
+        kernels: most likely all sentences have one length, also in later batches. Only the first batches decide, so
+        that a resumed training uses the same kernels.
         """
         place = self.world.place
         rows = [
@@ -131,7 +131,7 @@ class Session:
         step: int,
         votes: Callable[[], tuple[float, ...]] = tuple,
     ) -> StepResult:
-        """Take one optimizer step on a global batch. All ranks must call it, with the same arguments except `votes`.
+        """Take one optimizer step on a global batch. All ranks must call it with the same arguments, except `votes`.
 
         `step` is the number of the step in the training; dropout depends on it. `votes` returns this rank's numbers to
         be summed over all ranks.
@@ -146,7 +146,7 @@ class Session:
         return StepResult(loss, norm, token_count(examples), self._padding_share, self.optimizer.votes, suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
-        """Run forward and backward over a global batch; return its mean loss on every rank. Used by tests of gradients.
+        """Run forward and backward on a global batch, without a step; return its mean loss. For tests of gradients.
 
         The sum of the gradients over the data-parallel ranks is the gradient of the mean loss.
         """
@@ -197,7 +197,10 @@ class Session:
     def _run(
         self, schedule: Schedule, examples: Sequence[Example], smoothing: float, step: int | None = None
     ) -> Tensor:
-        """Return each micro batch's share of the loss; zeros except on the last stage. No dropout without `step`."""
+        """Run `schedule`; return each micro batch's share of the mean loss. Without `step` there is no dropout.
+
+        The shares are zeros, except on the last stage.
+        """
         world = self.world
         with loading:
             batches = own_micro_batches(examples, world.place.layout, world.place.coordinate, world.device)
@@ -222,7 +225,10 @@ class Session:
         index: int,
         received_BUD: Tensor | None,
     ) -> Tensor:
-        """Compute a micro batch in one of this rank's stages. U = S + T: both streams are concatenated along time."""
+        """Compute micro batch `index` in stage `chunk` of this rank; return the next stage's input, or the loss.
+
+        Messages between stages have U = S + T positions: the encoder's states, then the decoder's.
+        """
         batch, stage, model = batches[index], self.own_stages[chunk], self._chunks[chunk]
         if recording.active is not None:
             recording.active.graph.enter_module("")  # the watched model does not contain the chunks as modules
@@ -257,7 +263,7 @@ def rule_of(config: TransformerTrainConfig) -> AdamW:
 
 
 def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coordinate) -> dict[str, Placement]:
-    """Return the placements of the parameters owned by the rank at `coordinate`, in the order of its model."""
+    """Return the shard of each parameter that the rank at `coordinate` owns, in the order of that rank's model."""
     model, stages = meta_model(settings), pipeline_stages(settings, layout.pp)[coordinate.pp :: layout.pp]
     keep_stages(model, stages)
     held = placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp), settings.parallel)

@@ -1,4 +1,4 @@
-"""The run directory, the paths of a training, and the names of the settings that the user set."""
+"""The paths that a training reads and writes, and the directory of the run that it belongs to."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def assemble(
 
 
 class StoredTensors:
-    """Memory-mapped tensors in some files of a directory. Any box can be read."""
+    """Reads tensors from several files of a directory by memory maps. Any box (a range in each dim) can be read."""
 
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS

@@ -130,7 +130,7 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
 
 
 def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
-    """Return intact files that together contain all boxes. The ranks share the checks; rank 0 reports damaged files.
+    """Return intact files that together contain all boxes. Each rank checks some files; rank 0 reports damaged ones.
 
     Raise a DamagedError on every rank if no intact file contains a box.
     """

@@ -33,7 +33,7 @@ class SaveSchedule:
     """Decides after each step, identically on every rank, whether to save. Does nothing if checkpoints are off."""
 
     def __init__(self, config: CheckpointConfig, *, has_clock: bool) -> None:
-        """`has_clock` tells whether this rank measures `every_minutes`. Set it on exactly one rank."""
+        """Set `has_clock` on exactly one rank, which measures `every_minutes`."""
         self._config = config
         self._every_s = 60 * config.every_minutes if has_clock else 0.0
         self._saved_s = time.monotonic()
@@ -42,7 +42,7 @@ class SaveSchedule:
     def votes(self) -> tuple[float, ...]:
         """Return this rank's votes after the present step, each 1 or 0: to save, and to stop.
 
-        Empty if checkpoints are off, so that no data is sent.
+        The tuple is empty if checkpoints are off, so that no data is sent.
         """
         if not self._config.is_on:
             return ()
@@ -50,7 +50,7 @@ class SaveSchedule:
         return float(signal.SIGUSR1 in self._asked or is_time), float(signal.SIGTERM in self._asked)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
-        """Return whether to save and to stop after a step, given the sums of all ranks' `votes`. Call once a step."""
+        """Decide whether to save and to stop after a step, from the sums of all ranks' `votes`. Call once per step."""
         config = self._config
         if not config.is_on:
             return Due()

@@ -157,7 +157,7 @@ class Writing:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
     def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
-        """Wait until all notes of a phase exist, and return the files that they describe."""
+        """Wait until the files `names`, which ranks write in a phase, are complete; return their descriptions."""
         notes = {name: self._aside / f"{name}.json" for name in names}
         deadline_s = None
         for name, path in notes.items():  # in sequence, because polling thousands of files would overload a file server
@@ -214,7 +214,7 @@ class Writing:
             self._plan.on_unremoved(failure)
 
     def _remove_others(self) -> OSError | None:
-        """Remove checkpoints of later steps and old ones. Keeps the latest `keep`, and the best with `keep_best`.
+        """Remove checkpoints of later steps, and others except the latest `keep` and, with `keep_best`, the best.
 
         Return the first error. Raise an OSError if the directory cannot be read.
         """

@@ -118,7 +118,7 @@ def _obtain(
 
 
 def held_out(pair_count: int) -> int:
-    """Return how many pairs at the end of the corpus serve as validation data if there is no validation split."""
+    """Return the number of pairs at the corpus's end that are validation data if there is no validation split."""
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 
@@ -148,7 +148,7 @@ def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -
 
 
 def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
-    """Yield the pairs with two non-empty sides."""
+    """Yield the sentence pairs of the file `path` whose sides are both non-empty."""
     with closing(read_lines(path)) as lines:
         for number, pair in enumerate(split_pairs(lines, path, normalise=normalise)):
             if number % PAIRS_BETWEEN_SIGNS == 0:
@@ -160,7 +160,7 @@ def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
 def shared_tokenizer(
     settings: TransformerSettings, world: World, splits: Splits, digest: str
 ) -> tuple[Tokenizer, Path]:
-    """Return the tokenizer for the training text, which rank 0 obtains; its path is only valid on rank 0."""
+    """Return the training text's tokenizer on all ranks, and its path on rank 0, which reads or trains it."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
     serialized, kept_at = b"", splits.train
 

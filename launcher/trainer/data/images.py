@@ -91,7 +91,7 @@ class ImageOrder:
     """The numbers of the images in each step, in random order. An incomplete last batch of an epoch is dropped."""
 
     def __init__(self, image_count: int, batch_size: int, *, seed: int) -> None:
-        """`batch_size` is over all ranks, and at most `image_count`."""
+        """Shuffle `image_count` images into batches of `batch_size` over all ranks, which is at most `image_count`."""
         self.steps_per_epoch = image_count // batch_size
         self._batch_size = batch_size
         self._order = lru_cache(maxsize=1)(lambda epoch: permutation(image_count, seed, epoch, "images"))

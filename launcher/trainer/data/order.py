@@ -50,7 +50,7 @@ class TokenBatches:
     """Batches of about `batch_tokens` target tokens, with pairs of similar length."""
 
     def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
-        """`batch_tokens` must be at least twice the longest target, so that no batch is empty."""
+        """Divide `pairs` into batches. `batch_tokens` is at least twice the longest target, so that none is empty."""
         self._seed = seed
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
         # Only the last chunk of pairs may end within a block.
@@ -151,7 +151,7 @@ class Shuffle:
     """A random order of all pairs for each epoch, divided into pools that can be read independently of each other."""
 
     def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
-        """A pool has at least `pool_pairs` pairs, except for an incomplete last block, and fewer than twice as many."""
+        """Divide `pairs` into pools of about `pool_pairs` to twice as many pairs, or one pool if there are fewer."""
         self._pairs, self._seed = pairs, seed
         self._block_count = -(-len(pairs) // BLOCK_PAIRS)
         self._pool_count = max(1, len(pairs) // pool_pairs)

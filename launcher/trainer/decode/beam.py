@@ -52,10 +52,10 @@ class Hypothesis:
 def search(
     decoder: CachedDecoder, source_BS: Tensor, limits: Sequence[int], how: Search, vocabulary: int
 ) -> list[Hypothesis]:
-    """Return the best finished hypothesis of each sentence.
+    """Return the best finished hypothesis (translation) of each sentence.
 
-    `limits` are the maximum tokens of each, including END, at least two. `vocabulary` is the number of ids in use. END
-    is the only mark that is generated; the ids of other marks are lower.
+    `limits` are the maximum tokens of each hypothesis, including END, at least two. `vocabulary` is the number of ids
+    in use. END is the only mark that is generated; the ids of other marks are lower.
     """
     decoder.begin(source_BS, slots=how.beam)
     live = _Live(limits, how, source_BS.device)
@@ -113,7 +113,7 @@ class _Live:
         self.done_B = self.done_B | (self.finished_B >= self._beam) | (self.best_B >= bound_B)
 
     def _finish(self, log_p_BW: Tensor, parent_BW: Tensor | None, ends_BW: Tensor) -> None:
-        """Record the hypotheses `parent_BW` (all if None) that END follows, as `ends_BW` selects."""
+        """Record the hypotheses `parent_BW` (None: all) as finished where `ends_BW` is True; keep the best of them."""
         length = self.ids_BQT.shape[2]
         ends_BW = ends_BW & ~self.done_B[:, None] & log_p_BW.isfinite()
         score_BW = (log_p_BW.double() / length**self._alpha).where(ends_BW, -torch.inf)
@@ -178,7 +178,7 @@ def continuations(
 def largest(values_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest values of each row in descending order, and their positions. Faster than `topk`.
 
-    They are in the `count` blocks with the largest maxima, or after the last complete block.
+    Only the `count` blocks with the largest maxima, and the rest after the last complete block, can contain them.
     """
     blocks = values_NV.shape[1] // BLOCK
     if blocks < 2 * count:

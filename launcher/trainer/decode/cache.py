@@ -53,7 +53,7 @@ class CachedDecoder:
         self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
 
     def step(self, token_BQ: Tensor, ancestor_BQT: Tensor) -> Tensor:
-        """Return the decoder's output (BQD) for the tokens at position T - 1, which use the first Q slots.
+        """Return the decoder's output (BQD) for the tokens at position T - 1, cached in the first Q slots.
 
         `ancestor_BQT` is the slot that each hypothesis attends to at each position, including its own at the last.
         """
@@ -103,7 +103,7 @@ class _SelfAttention(nn.Module):
         self._kept_2BPD = attention.key.weight.new_empty(2, 0, 0, 0)  # keys and values
 
     def forward(self, hidden_BQD: Tensor, *_: object, **__: object) -> Tensor:
-        """Compute attention with the arguments of `Attention`. The mask comes from `_Seen`, and there is no dropout."""
+        """Return the attention output (BQD) for new tokens, and cache their keys and values. `_Seen` has the mask."""
         inner, seen = self.attention, self._seen
         first = (seen.positions - 1) * seen.slots
         batch, hypotheses = hidden_BQD.shape[:2]
@@ -135,7 +135,7 @@ class _CrossAttention(nn.Module):
         self._kept: tuple[Tensor, Tensor] | None = None  # keys and values BHSK
 
     def forward(self, hidden_BQD: Tensor, memory_BSD: Tensor, *_: object, mask: Tensor, **__: object) -> Tensor:
-        """Compute attention with the arguments of `Attention`."""
+        """Return the attention output (BQD). Only the first call computes the source's keys and values."""
         inner = self.attention
         if self._kept is None:
             self._kept = _heads(inner.key(memory_BSD), inner), _heads(inner.value(memory_BSD), inner)

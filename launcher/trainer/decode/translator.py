@@ -31,7 +31,7 @@ class Translation:
 
 
 class Translator:
-    """A translator that takes over `model`, which must not be used elsewhere afterwards."""
+    """Translates text with `model`, which must not be used elsewhere afterwards."""
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, data: DataConfig) -> None:
         self._decoder = CachedDecoder(model.eval())

@@ -138,8 +138,8 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
 def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int) -> tuple[str, ...]:
     """Return the network interfaces that carried the data, busiest first, given their byte counters before and after.
 
-    Bridges, bonds and virtual networks also count the traffic of the underlying card. Empty if no interface carried
-    `at_least` bytes: then data went through RDMA or shared memory.
+    Bridges, bonds and virtual networks also count the traffic of the underlying card. The result is empty if no
+    interface carried `at_least` bytes: then data went through RDMA or shared memory.
     """
     carried = {name: count - before.get(name, 0) for name, count in after.items()}
     most = max(carried.values(), default=0)

@@ -1,4 +1,4 @@
-"""Dropout whose masks do not depend on the layout of ranks, and are repeated after a resume and in recompute.
+"""Dropout with the same masks for every layout of ranks, after a resume, and when activations are recomputed.
 
 A hash of (seed, step, module name, row of the global batch, position, feature) decides each element, instead of the
 state of a random generator. With int32 arithmetic, which wraps around at 2^32,
@@ -35,7 +35,7 @@ GOLDEN = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: spreads consecutive numbers 
 
 @frozen
 class DropoutBits:
-    """The random bits for dropout in a micro batch: two random words for each position of each row."""
+    """The random bits for dropout in a micro batch: two random int32 words for each position of each row."""
 
     summand_BT1: Tensor
     factor_BT1: Tensor
@@ -53,7 +53,7 @@ class DropoutBits:
 class Dropout(nn.Module):
     """Dropout that sets a share `rate` of elements to zero and scales the rest. Without `draws` it does nothing.
 
-    Use a separate module for each call in the model: masks differ only by `place`.
+    Use a separate module for each call in the model: calls with the same `place` would drop the same elements.
     """
 
     def __init__(self, rate: float) -> None:
@@ -73,7 +73,7 @@ class Dropout(nn.Module):
 
 
 class AttentionDropout(Dropout):
-    """Dropout of attention weights, for each query and head."""
+    """Dropout of attention weights, with a separate mask for each query position and head."""
 
     def forward(self, weights_BHTS: Tensor, draws: DropoutBits | None) -> Tensor:
         if draws is None or self.rate == 0:
@@ -103,7 +103,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rate: float) -> Tensor:
-    """Return `tensor` after dropout. The mask has the shape of factor * words."""
+    """Return `tensor` with a share `rate` of elements set to zero; factor * words + summand decides which."""
     word = (factor * words).add_(summand)
     # In place as 1 or 0: on a CPU a comparison to booleans takes four times the time of the product.
     kept = word.ge_(int(rate * 2**32) - 2**31)
@@ -116,18 +116,18 @@ def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rat
 
 @cache
 def feature_words(place: str, width: int, device: torch.device) -> Tensor:
-    """Return one random word for each feature of the module named `place`."""
+    """Return one random int32 word for each of the `width` features of the module named `place`."""
     return mixed(torch.arange(width, dtype=torch.int32, device=device) * GOLDEN + (crc32(place.encode()) - 2**31))
 
 
 @cache
 def key_words(place: str, heads: int, device: torch.device, length: int) -> Tensor:
-    """Return one random word for each head and each key position below `length` of the module named `place`."""
+    """Return one random int32 word for each head and each key position below `length` of the module `place`."""
     return _words(torch.arange(heads, device=device), length, key=crc32(place.encode()) - 2**31)
 
 
 def _words(row_B: Tensor, length: int, *, key: int) -> Tensor:
-    """Return a random word for each of the first `length` positions of each row."""
+    """Return a random int32 word for each row number in `row_B` and each position below `length`."""
     position_T = torch.arange(length, dtype=torch.int32, device=row_B.device)
     word_B = mixed(row_B.to(torch.int32) * GOLDEN + key)
     return mixed(word_B[:, None] + position_T * GOLDEN)

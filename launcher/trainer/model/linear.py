@@ -4,10 +4,10 @@ torch multiplies such matrices by MKL, which does not use AVX-512 on AMD process
 time. torch's compiler calls the same oneDNN operation for its models. But oneDNN creates and caches a kernel of half a
 megabyte for every shape, and in most trainings the number of tokens differs in nearly every batch.
 
-So rows of tokens are multiplied in blocks of a few sizes, and the remaining rows by torch's product. The results of the
-blocks are copied once more, which pays off except for small weights. If all batches have the same shape, their numbers
-of rows get dedicated kernels instead. torch's product is used for other types and devices, if torch lacks the
-operation, and on processors without a difference (Intel's, and those without AVX-512).
+So a matrix is multiplied in blocks of rows (tokens) of a few sizes, and the remaining rows by torch's product. The
+results of the blocks are copied once more, which pays off except for small weights. If all batches have the same shape,
+their numbers of rows get dedicated kernels instead. torch's product is used for other types and devices, if torch lacks
+the operation, and on processors where oneDNN is not faster (Intel's, and those without AVX-512).
 
 Shapes: B sentences, T positions, N = B T rows of tokens, E features in, D features out; I, J, K rows, common width and
 columns of a product.
@@ -34,7 +34,7 @@ MAX_OWN_ROWS = 8
 def _is_faster() -> bool:
     """Return True if oneDNN uses AVX-512 on this processor and MKL does not.
 
-    Decided by the CPU's vendor instead of a measurement, so that a repeated training uses the same kernels.
+    The CPU's vendor decides instead of a measurement, so that a repeated training uses the same kernels.
     """
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
@@ -52,7 +52,7 @@ _own_rows: frozenset[int] = frozenset()  # numbers of rows with dedicated kernel
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Use dedicated kernels for matrices with these numbers of rows, or the MAX_OWN_ROWS largest of the numbers."""
+    """Use dedicated oneDNN kernels for matrices with these numbers of rows; at most the MAX_OWN_ROWS largest."""
     global _own_rows  # noqa: PLW0603 - state of the process
     _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 
@@ -92,17 +92,17 @@ def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) 
 
 
 def is_fast(tensor: Tensor) -> bool:
-    """Return True if oneDNN is used for tensors with this one's type and device on this processor."""
+    """Return True if oneDNN multiplies tensors with the type and device of `tensor` on this processor."""
     return _ONEDNN is not None and may_be_fast(tensor)
 
 
 def may_be_fast(tensor: Tensor) -> bool:
-    """Return True if `is_fast` can return True for this tensor on some processor."""
+    """Return True if oneDNN multiplies tensors with the type and device of `tensor` on any processor."""
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
-    """Yield slices that cover `rows` rows: one slice if there is a kernel for that number, else blocks of a few sizes.
+    """Yield slices that cover `rows` rows: one if that number has a dedicated kernel, else blocks of a few sizes.
 
     First come blocks of the largest size, then at most one of each smaller size, then the remaining rows. No block is
     larger than `largest`, and only the last one may be smaller than `smallest`.

@@ -1,6 +1,7 @@
-"""ResNet-50 (He et al. 2015, arXiv:1512.03385) with the layers and names of torchvision's, and the same outputs.
+"""ResNet-50 (He et al. 2015, arXiv:1512.03385) with the layers, parameter names and outputs of torchvision's.
 
-As in torchvision's "v1.5", the 3x3 convolution of a stage's first block halves the image, instead of the 1x1 before it.
+As in torchvision ("v1.5"), the 3x3 convolution of a stage's first block halves the image, instead of the 1x1 before it.
+Sides of the image after each layer, in pixels:
 
     32x32 in:   conv1 16, pool 8, layer1 8, layer2 4, layer3 2, layer4 1
     224x224 in: conv1 112, pool 56, layer1 56, layer2 28, layer3 14, layer4 7
@@ -49,7 +50,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """A classifier that returns logits for images of 3 channels and at least 32x32 pixels."""
+    """ResNet-50, which returns logits (BK) for images (BCHW) with 3 channels and at least 32x32 pixels."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class ResNet50(nn.Module):
 
 
 def resnet50(classes: int) -> nn.Module:
-    """Return a ResNet-50 with random weights: torchvision's if it is installed and fits this torch, else ours."""
+    """Return a ResNet-50 with random weights: torchvision's model if it can be imported, else `ResNet50`."""
     theirs = torchvision_class()
     return ResNet50(classes) if theirs is None else theirs(num_classes=classes)
 
@@ -109,7 +110,7 @@ def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
 
 @torch.no_grad()
 def set_initial_weights(model: nn.Module, seed: int) -> None:
-    """Set the initial weights of a ResNet of either class, and reset its running statistics."""
+    """Set the weights of a ResNet, `ResNet50` or torchvision's, to `initial_weight`; reset its running statistics."""
     for name, parameter in model.named_parameters():
         parameter.copy_(initial_weight(name, parameter.shape, seed))
     for module in model.modules():

@@ -81,7 +81,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids_BT: Tensor, draws: DropoutBits | None = None, *, first: int = 0) -> Tensor:
-        """Return the vectors of consecutive tokens, which start at position `first`."""
+        """Return the vectors (BTD) of tokens at consecutive positions from `first` on."""
         positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
         if self.scale != 1:
@@ -124,7 +124,7 @@ class _SublayerNorm(nn.LayerNorm):
         self.is_residual = False  # the residual is the normalized input instead of the input
 
     def around(self, hidden_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the sublayer with its norm and residual sum to the hidden states."""
+        """Return the hidden states after `sublayer`, with its norm and its residual sum."""
         normed_BTD = self(hidden_BTD) if self.is_first else hidden_BTD
         update_BTD = sublayer(normed_BTD)
         sum_BTD = (normed_BTD if self.is_residual else hidden_BTD) + update_BTD
@@ -252,10 +252,7 @@ class DecoderLayer(nn.Module):
         draws: DropoutBits | None = None,
         own_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the layer's output.
-
-        `source_mask` (B11S or B1TS) applies to cross attention, `own_mask` (B1TT) to self-attention.
-        """
+        """Return the output. `source_mask` (B11S or B1TS) masks cross attention, `own_mask` (B1TT) self-attention."""
 
         def attend(normed_BTD: Tensor) -> Tensor:
             # Padding is at the end of a target, so the causal mask is enough to exclude it.
@@ -275,7 +272,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The complete model, or its pipeline stages on one rank after `plan.keep_stages` has removed the others."""
+    """The complete model, or one rank's pipeline stages of it after `plan.keep_stages` has removed the others."""
 
     def __init__(self, model: ModelConfig, data: DataConfig) -> None:
         super().__init__()
@@ -297,9 +294,10 @@ class Transformer(nn.Module):
                 module.place = name
 
     def forward(self, batch: Batch, streams: Streams | None = None, draws: DropoutBits | None = None) -> Streams:
-        """Compute both streams from token ids, or on later stages from the previous stage's `streams`.
+        """Return the hidden states (encoded_BSD, decoded_BTD) of the batch; on later stages, computed from `streams`.
 
-        Without `draws`, as in validation and translation, there is no dropout.
+        `streams` are the states that the previous stage returned. Without `draws`, as in validation and translation,
+        there is no dropout.
         """
         if streams is None:
             streams = self.source_embedding(batch.source_BS, draws), self.target_embedding(batch.target_BT, draws)

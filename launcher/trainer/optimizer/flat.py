@@ -30,7 +30,7 @@ ALIGNMENT = 16  # elements
 
 @frozen
 class Region:
-    """A contiguous range of one group whose parameters have the same weight decay and replication."""
+    """A contiguous range of flat tensors, within one group, whose parameters share weight decay and replication."""
 
     elements: range
     decays: bool  # matrices decay; norms and biases do not
@@ -112,7 +112,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return whether weight decay applies, and `copies`. Norms and biases have one dim and do not decay."""
+        """Return True if weight decay applies (norms and biases have one dim and do not decay), and `copies`."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:

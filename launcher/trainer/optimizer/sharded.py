@@ -125,9 +125,9 @@ class ShardedOptimizer:
         return self._like.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
-        """Start a step. After `backward_passes` backward passes over a group of gradients, the group is summed.
+        """Start a step with `backward_passes` backward passes, which sum each group of gradients once it is complete.
 
-        With 0, `step` sums all groups. Until then gradients are only this rank's.
+        The sum is over the data-parallel ranks. With 0, only `step` sums gradients.
         """
         self._gradients.zero(backward_passes=backward_passes)
         if self._shared_weight is not None:

@@ -4,8 +4,8 @@ The public APIs are `launcher.trainer.api` and `launcher.trainer.shard`.
 
 trace     traces a network's code with torch.fx
 divide    splits a batch into the parts that ranks compute
-check     checks before the first step that the batch loss is the mean of the part losses
-trial     calls copies of a network for that check
+check     checks before the first step that the loss of a batch is the mean of the losses of its parts
+trial     calls copies of a network for that check, without dropout
 train     trains a network with a Transformer on dp * mp * pp ranks
 cut       shards a network's operators by sharding strategies
 

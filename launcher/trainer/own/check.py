@@ -4,9 +4,9 @@ Training on several parts minimises that mean. The two differ if the network com
 is a sum, or if the loss divides by a mask's sum. A trace of arbitrary code cannot show this, so the check calls the
 network. It compares gradients on request.
 
-The check calls a copy on the CPU, without dropout, in float64 if the code allows it. It uses the network's weights
-first, then the weights plus noise. Without noise, an output layer of zeros would give all positions the same loss and
-hide a difference.
+The check calls a copy of the network on the CPU, without dropout, in float64 if the code allows it. It uses the
+network's weights first, then the weights plus noise. Without noise, an output layer of zeros would give all positions
+the same loss and hide a difference.
 
 The check does not change torch's default dtype. Code may cache tables of the default dtype, and training would then
 use them in float64.
@@ -45,7 +45,7 @@ EQUAL_PARTS = (
 
 
 class NotComparedError(Exception):
-    """The comparison could not call the network."""
+    """The losses cannot be compared: the network raises an error, or its loss differs between equal calls."""
 
 
 def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
@@ -59,7 +59,7 @@ class Comparison:
     """Options for comparing a network's loss on a batch with its losses on the parts."""
 
     loss: Loss = called
-    keeps_norms: bool = False  # put batch norms into evaluation mode, since they may normalise by each part
+    keeps_norms: bool = False  # put batch norms into evaluation mode, so that parts are not normalised separately
     is_validated: bool = False  # also compare in evaluation mode
     gradients: bool = False  # also compare gradients
 
@@ -78,7 +78,7 @@ def checked_division(
 ) -> list[str]:
     """Raise if the network's loss depends on how a batch is divided; return the remarks to log.
 
-    With `may_differ` a difference becomes another remark. The result always includes `remarks`.
+    With `may_differ` a difference does not raise; it is added to the remarks. The result starts with `remarks`.
 
     Raises:
         RefusedLayoutError: the losses differ. The message has the layout, the remarks and both losses.
@@ -93,9 +93,10 @@ def checked_division(
 
 
 def difference(network: nn.Module, divisions: Iterable[Division], how: Comparison = PLAIN) -> str:
-    """Return a description of the first difference between a batch's loss and the mean of its parts.
+    """Return a description of the first batch whose loss differs from the mean of the losses of its parts.
 
-    Return "" if no batch differs by more than rounding.
+    Return "" if the losses of all batches agree, except for rounding. Buffers, and gradients on request, must agree
+    too.
 
     Raises:
         NotComparedError: the network fails on the first batch, or its loss depends on random numbers.
@@ -121,7 +122,7 @@ def _of_trial(
     *,
     is_evaluated: bool,
 ) -> str:
-    """Compare on a copy of the network in `dtype`, or in the network's dtype if that fails."""
+    """Return the first difference found with a copy of the network in `dtype`, or in its own dtype if that fails."""
     try:
         trial = copied(network, dtype, noise)
         turn_off_dropout(trial, with_norms=how.keeps_norms)
@@ -137,7 +138,7 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Compare in the network's mode, or in evaluation mode if its losses are random; raise if they are there, too."""
+    """Return the first difference, in evaluation mode if the losses are random otherwise; raise if they always are."""
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
@@ -149,7 +150,7 @@ def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
 def _draws(network: nn.Module, division: Division, how: Comparison) -> bool:
     """Return True if the loss of the same batch differs between calls.
 
-    Random numbers may change only a few of the losses, so the network is called several times.
+    A network that uses a random generator is called several times, since only some of its losses may differ.
     """
     before = generators()
     first = outcome_of(network, [division.whole], how.loss).losses
@@ -158,7 +159,7 @@ def _draws(network: nn.Module, division: Division, how: Comparison) -> bool:
 
 
 def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Return a description of the first loss, gradient or buffer that differs, or ""."""
+    """Return a description of the first loss, gradient or buffer that the division of a batch changes, or ""."""
     gradients = how.gradients and network.training
     with Precision() as precision:
         whole = outcome_of(network, [division.whole], how.loss, gradients=gradients)
@@ -174,7 +175,7 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
 def _values(
     network: nn.Module, division: Division, whole: Outcome, of_ranks: Sequence[Outcome]
 ) -> Iterator[tuple[str, float, str, float, str, float]]:
-    """Yield the pairs of numbers to compare, each within words about it, and the tolerated difference in roundings."""
+    """Yield the numbers to compare as (words, the batch's, words, the parts', words, tolerance in rounding errors)."""
     losses = [each for outcome in of_ranks for each in outcome.losses]
     rows, parts = len(division.whole[0]), f"{len(losses)} parts of {len(division.parts[0][0][0])}"
     mean, no_mean, largest_loss = f"; the mean over {parts} is", "is not a mean over rows", max(1.0, *map(abs, losses))
@@ -194,13 +195,13 @@ def _values(
 
 
 def _furthest(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Return the pair of elements of two flat tensors with the largest difference."""
+    """Return the two elements, at the same index of two flat tensors, that differ most."""
     at = int((one - other).abs().nan_to_num().argmax())
     return float(one[at]), float(other[at])
 
 
 def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the name and both states of each buffer, flattened. Skip empty buffers and buffers whose shape changed."""
+    """Yield each buffer's name and flat values in two states. Skip empty buffers and buffers whose shape changed."""
     for name, before in network.state_dict().items():
         states = [each[name] for each in buffers if name in each and each[name].shape == before.shape]
         if len(states) == 2 and before.numel():

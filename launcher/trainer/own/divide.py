@@ -28,10 +28,10 @@ class Division:
 
 
 def check_layout(layout: Layout, batch_size: int) -> None:
-    """Raise if the batch cannot be split into parts of equal size.
+    """Check that a batch divides into equal micro batches for the data-parallel ranks.
 
     Raises:
-        RefusedLayoutError: the hint has the nearest valid batch sizes.
+        RefusedLayoutError: it does not. The hint has the nearest valid batch sizes.
     """
     parts = layout.dp * layout.micro_batches
     if batch_size % parts:
@@ -46,7 +46,7 @@ def check_layout(layout: Layout, batch_size: int) -> None:
 def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[slice]:
     """Return this rank's micro batches as slices of the global batch.
 
-    All micro batches have the same size, and are assigned to the dp ranks in turn.
+    All micro batches have the same size, and are assigned to the data-parallel ranks in turn.
     """
     size = rows // (layout.dp * layout.micro_batches)
     return [
@@ -58,9 +58,10 @@ def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[sli
 def divisions_to_check(
     samples: int, batch_size: int, layout: Layout, collate: Callable[[Sequence[int]], Rows]
 ) -> Iterator[Division]:
-    """Yield a batch whose parts have the training's size, then small batches; all of them cost at most one step.
+    """Yield batches and their parts, to check that a batch's loss is the mean of the losses of its parts.
 
-    Rows are sampled at random, since neighbouring samples may be similar. Of a large batch only some parts are used.
+    The parts of the first batch have the size of the training's micro batches; later ones are small. To save time, a
+    batch may have fewer parts than in training. Rows are sampled at random, since neighbours may be similar.
     """
     size = batch_size // (layout.dp * layout.micro_batches)
     for number in range(1 + SMALL_BATCHES):
@@ -76,10 +77,10 @@ def divisions_to_check(
 
 
 def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
-    """Return one replica's share of each input: its rows of a batch, or all of an input that is not a batch.
+    """Return one replica's inputs: its rows of inputs whose first dim is a multiple of the batch size, others in full.
 
     Raises:
-        RefusedLayoutError: the rows of the first input are not divisible by `copies`.
+        RefusedLayoutError: the batch size, the first dim of the first input, is not divisible by `copies`.
     """
     if copies == 1:
         return tuple(inputs)

@@ -54,7 +54,7 @@ class _Tracer(fx.Tracer):
         is_module: bool,
         concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Return the forward and its arguments, with `*args` as separate inputs so that the code can pass them on."""
+        """Return the forward and its proxy arguments, with one proxy for each item of `*args`."""
         function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
         for place, each in enumerate(given):
             name = str(each.node.target) if isinstance(each, fx.Proxy) and each.node.op == "placeholder" else ""
@@ -94,7 +94,7 @@ for _name in _NAMES:
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
-    """Return a network's calls, and the constants in its code by torch.fx's names for them.
+    """Trace a network twice; return its torch.fx nodes, and the constants in its code under torch.fx's names.
 
     Raises:
         UsageError: the network cannot be traced, its calls differ between two forwards, or it has hooks or
@@ -157,7 +157,7 @@ def line_of_caller() -> str:
 
 
 def text_of(nodes: Iterable[fx.Node]) -> list[str]:
-    """Return one line for each call; two calls are equal if their lines are."""
+    """Return one line of text for each node. Two traces are equal if their lines are."""
     return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in nodes]
 
 

@@ -1,4 +1,4 @@
-"""Trial calls of copies of a custom network, without dropout and without lasting changes to random generators."""
+"""Calls copies of a custom network for the self-check (check.py), without dropout, and restores random generators."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Outcome:
 def outcome_of(
     network: nn.Module, parts: Sequence[Rows], loss: Loss, batch: Rows | None = None, *, gradients: bool = False
 ) -> Outcome:
-    """Compute the losses of parts in order, with a copy of the network.
+    """Return the losses of `parts`, computed in order with one copy of the network.
 
-    Gradients are always enabled, since code may check `torch.is_grad_enabled()`. Activations are kept only if
-    gradients are requested or the network computes gradients itself.
+    Autograd is always enabled, since code may check `torch.is_grad_enabled()`. Activations are kept only if `gradients`
+    is set or the network computes gradients itself.
     """
     if not gradients:
         with suppress(Exception):  # fails if the network computes gradients, or if torch.func rejects the hooks
@@ -79,9 +79,9 @@ def _none_kept(_: Any) -> Tensor:
 
 
 def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
-    """Call a network, and return the line that first draws from torch's generator, and a buffer that the call changes.
+    """Return the code line that first uses torch's random generator in a call, and a buffer that the call changes.
 
-    Each is "" if there is none. The call may change the network.
+    Each is "" if there is none. The call may change the network. Its errors are ignored.
     """
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
     with kept_generators(), suppress(Exception), _Draws() as draws:  # training reports the network's errors
@@ -93,7 +93,7 @@ def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
 
 
 def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
-    """Return a copy on the CPU, converted to `dtype`, with `noise` added to its weights."""
+    """Return a copy on the CPU, in float64 if `dtype` is, with random noise of relative size `noise` on its weights."""
     generator = torch.Generator().manual_seed(0)
     made = copy.deepcopy(network).cpu()
     if dtype == torch.float64:
@@ -106,7 +106,7 @@ def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
 
 
 def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
-    """Put modules of torch and of tlaunch into evaluation mode; batch norms only if `with_norms`."""
+    """Put submodules whose classes are torch's or tlaunch's into evaluation mode; batch norms only if `with_norms`."""
     for module in list(network.modules())[1:]:
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
         if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):
@@ -145,7 +145,7 @@ class _Calls(TorchFunctionMode):
 
 
 class Precision(_Calls):
-    """The lowest precision among all results that depend on parameters."""
+    """A mode that records the lowest precision of all results that depend on parameters."""
 
     _eps = torch.finfo(torch.float64).eps
 
@@ -163,7 +163,7 @@ class Precision(_Calls):
 
 
 class _Draws(_Calls):
-    """The place in the code where torch's generator is first used."""
+    """A mode that records the code line that first draws from torch's random generator."""
 
     place = ""
 
@@ -176,7 +176,7 @@ class _Draws(_Calls):
 
 
 class _NoDropout(_Calls):
-    """Dropout functions replaced by ones that drop nothing, so that losses in training mode can be compared."""
+    """A mode in which dropout functions drop nothing, so that losses in training mode can be compared."""
 
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")

@@ -1,10 +1,10 @@
 """Synchronized batch norm: statistics over the images of all ranks of a group, as in a single process.
 
-In forward each rank computes count, mean and sum of squared deviations of its own elements of each channel. One message
-gathers them. They are combined as in Chan, Golub and LeVeque 1983 ("Algorithms for computing the sample variance", eq.
+In forward each rank computes count, mean and biased variance of its own elements of each channel. One all-gather
+exchanges them. They are combined as in Chan, Golub and LeVeque 1983 ("Algorithms for computing the sample variance", eq.
 2.1), which avoids differences of large squares:
 
-    mean = sum n_r mean_r / n        deviations = sum (deviations_r + n_r (mean_r - mean)^2)        n = sum n_r
+    mean = sum n_r mean_r / n        variance = sum n_r (variance_r + (mean_r - mean)^2) / n        n = sum n_r
 
 Backward (Ioffe and Szegedy 2015, arXiv:1502.03167, section 3), with x^ = (x - mean) s and s = (variance +
 epsilon)^-1/2, needs two sums over all elements of the group, in one message:
@@ -31,7 +31,7 @@ from launcher.trainer.telemetry import recording
 
 
 class SynchronisedBatchNorm(nn.BatchNorm2d):
-    """A batch norm with statistics over all ranks of a group, which must call it together in training.
+    """A batch norm with statistics over all ranks of `group`. In training, all of these ranks must call it together.
 
     Ranks may have different numbers of images, including none. Parameters, buffers and their names are the same as in
     nn.BatchNorm2d.
@@ -60,7 +60,7 @@ def synchronised(
 ) -> Tensor:
     """Normalize this rank's images by the statistics of all ranks' images. All ranks of the group must call it.
 
-    Updates running mean and (unbiased) variance, if given, by the share `momentum`.
+    If `running_C` has a running mean and (unbiased) variance, they move towards the new statistics by `momentum`.
     """
     normalised_BCHW, mean_C, variance_C, count = _Normalised.apply(input_BCHW, weight_C, bias_C, epsilon, group)
     running_mean_C, running_variance_C = running_C
@@ -74,7 +74,7 @@ def synchronised(
 def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
     """Make the batch norms of `model` use statistics over all ranks of `group`.
 
-    Parameters and buffers stay the same tensors. Does nothing in a group of one.
+    Parameters and buffers stay the same tensors. In a group of one rank, nothing changes.
     """
     for module in model.modules() if group.size > 1 else ():
         if type(module) is nn.BatchNorm2d:
@@ -84,7 +84,7 @@ def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
 
 
 class _Normalised(torch.autograd.Function):
-    """Batch norm that returns the normalized tensor, and the group's mean, biased variance and count per channel."""
+    """An autograd function that returns the normalized images, and the group's mean, biased variance and count."""
 
     @staticmethod
     def forward(
@@ -132,7 +132,7 @@ class _Normalised(torch.autograd.Function):
 
 
 def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor, Tensor]:
-    """Return the number per channel of this rank's elements, and their mean and biased variance."""
+    """Return the count of this rank's elements per channel, and each channel's mean and biased variance."""
     count = input_BCHW.numel() // input_BCHW.shape[1]
     if count == 0:
         nothing_C = input_BCHW.new_zeros(input_BCHW.shape[1], dtype=exact)
@@ -148,7 +148,7 @@ def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor
 
 
 def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """Return number, mean and biased variance over the elements of all ranks, bitwise equal on every rank."""
+    """Combine all ranks' statistics; return count, mean and biased variance, bitwise equal on every rank."""
     channels = len(mean_C)
     own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
     gathered = own.new_empty(group.size * len(own))

@@ -1,6 +1,6 @@
 """Collectives over torch.distributed or shared memory, without message tags.
 
-In a group of one, `all_reduce` and `shared_tensor` do nothing, and other functions that communicate must not be called.
+In a group of one rank, `all_reduce` and `shared_tensor` do nothing; the other functions here must not be called.
 The argument `what` names the purpose of a collective in strategy reports (telemetry/recording.py).
 """
 
@@ -20,7 +20,7 @@ from launcher.trainer.telemetry.step_time import waiting
 
 @frozen
 class Group:
-    """The ranks that differ along one axis only, in the order of their coordinate on that axis."""
+    """Ranks that communicate with each other, in order: for example the ranks along one axis of the layout."""
 
     ranks: tuple[int, ...]
     index: int  # of this rank in `ranks`
@@ -33,7 +33,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter sends each rank only its slice. gloo's is an all_reduce and a copy."""
+        """True if reduce_scatter sends each rank only its slice. gloo runs an all_reduce and copies the slice."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -41,7 +41,7 @@ ALONE = Group(ranks=(0,), index=0)
 
 
 def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum", *, what: str = "sum") -> Tensor:
-    """Set a contiguous `tensor` to its sum or maximum over the group, and return it. Blocks on CPU backends."""
+    """Set a contiguous `tensor` to its sum or maximum over the group; return it. Blocks on CPU backends."""
     if group.size > 1:
         recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
         with waiting:
@@ -53,7 +53,7 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
 
 
 def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start an all_reduce of `tensor` by the backend. See `start_reduce_scatter`."""
+    """Start an asynchronous all_reduce (sum) of `tensor`; return its handle. See `start_reduce_scatter` for rules."""
     recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
     work = dist.all_reduce(tensor, group=group.handle, async_op=True)
     assert work is not None, "it is asynchronous, and this rank is in the group"
@@ -61,24 +61,26 @@ def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist
 
 
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start a reduce_scatter by the backend: set `output` to this rank's slice of the sum of `tensor`.
+    """Start an asynchronous reduce_scatter, which sets `output` to this rank's slice of the sum; return its handle.
 
-    All ranks must start the collectives of a group in the same order. Wait for the result inside `with waiting`.
+    All ranks must start a group's collectives in the same order. Call the handle's `wait` inside `with waiting`, which
+    measures the time. The backend transfers the data even if the group has shared memory.
     """
     recording.communicated("reduce_scatter", group.ranks, tensor.nbytes, what)
     return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
-    """Start to gather this rank's slice of every rank's `tensor` into `output`. See `start_reduce_scatter`."""
+    """Start an asynchronous all_to_all into `output`; return its handle. See `start_reduce_scatter` for rules."""
     recording.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
 def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> Tensor | None:
-    """Return a tensor of zeros in shared memory, or None on all ranks of the group if they do not share memory.
+    """Return a tensor of zeros in the memory that the group's ranks share, or None if they share none or too little.
 
-    All ranks must call it with the same arguments. If there is not enough memory, the first rank prints a line.
+    All ranks must call it with the same arguments; the result is None on all or on no rank. If there is not enough
+    memory, the first rank prints a line.
     """
     if group.shared_memory is None:
         return None
@@ -91,7 +93,7 @@ def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> 
 
 
 def barrier(group: Group) -> None:
-    """Wait for all ranks of a group with shared memory. Then all see what each wrote to it before."""
+    """Wait until all ranks of the group have called this. Then each sees the others' writes to shared memory."""
     assert group.shared_memory is not None, "shared_tensor has created one"
     with waiting:
         group.shared_memory.barrier()
@@ -100,12 +102,13 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Set `output` to the sum over rows of some columns of a `shared_tensor` with one row per rank.
+    """Wait for all ranks, then set `output` to the sum over ranks of some columns of a `shared_tensor`.
 
-    Ranks may pass different columns. Do not change a row before the next `barrier`.
+    Each rank fills its row of `shared_RM` before. Ranks may pass different columns. Do not change a row before the next
+    `barrier`.
     """
     assert group.shared_memory is not None, "shared_tensor has created one"
-    # The columns of all ranks are counted, which are equally many.
+    # Count the columns of all ranks; each rank has the same number.
     recording.communicated("reduce_scatter", group.ranks, output.nbytes * group.size, what)
     with waiting:
         group.shared_memory.reduce_scatter(output, shared_RM, columns)
@@ -125,7 +128,7 @@ def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts
 
 
 def all_to_all(output: Tensor, tensor: Tensor, group: Group) -> None:
-    """Gather this rank's slice of every rank's `tensor` into `output`. Both are contiguous. Blocks on CPU backends."""
+    """Gather this rank's slice of every rank's `tensor` into `output`; both are contiguous. Blocks on CPU backends."""
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_to_all(output, tensor)
@@ -140,7 +143,7 @@ _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class _EnterModelParallel(torch.autograd.Function):
-    """Identity in forward. Backward sums the gradients because every rank used the tensor for a different part."""
+    """The identity in forward. Backward sums the gradient over the ranks, since each computes a part of the result."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
@@ -155,7 +158,7 @@ class _EnterModelParallel(torch.autograd.Function):
 
 
 class _LeaveModelParallel(torch.autograd.Function):
-    """The sum of the ranks' partial results in forward. Backward returns the gradient unchanged."""
+    """The sum of the ranks' partial results in forward, and the identity in backward."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:
@@ -168,17 +171,14 @@ class _LeaveModelParallel(torch.autograd.Function):
 
 
 def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
-    """Return `tensor` as the input of a sharded computation; backward sums its gradient ("f" of Megatron-LM).
-
-    See arXiv:1909.08053.
-    """
+    """Return the input `tensor` of a sharded computation; backward sums its gradient ("f" in arXiv:1909.08053)."""
     if recording.active is None:
         return _EnterModelParallel.apply(tensor, group)
     return recording.active.applied("enter", lambda: _EnterModelParallel.apply(tensor, group), [tensor], own="enter")
 
 
 def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
-    """Return the sum of the partial results of a sharded computation, on every rank ("g" of Megatron-LM).
+    """Return the sum of the partial results of a sharded computation, on every rank ("g" in arXiv:1909.08053).
 
     Overwrites `partial`, which must be a contiguous, computed tensor without other uses.
     """

@@ -46,7 +46,7 @@ def head_loss(
     smoothing: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Return `scale` times the sum of the losses of all N tokens on every rank of `group`, in float32 or wider.
+    """Return `scale` times the summed cross entropy of all N tokens, on every rank of `group`, in float32 or wider.
 
     The weight of `head` is this rank's shard of the rows (`part_bounds`). Every rank gets the full gradient of
     `hidden_ND`, and the gradient of its own rows. All ranks must call it with the same hidden rows and labels. Blocks
@@ -129,7 +129,7 @@ def _computed(
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
-    """Divide the tokens, each with `width` logits, into chunks."""
+    """Return slices that divide the tokens, each with `width` logits, into chunks of a limited size in bytes."""
     chunk_bytes = CPU_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     largest = max(chunk_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
@@ -141,9 +141,10 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return exp(z - m) of this rank's logits, the factor that turns it into p, log Z, and h . t summed over ranks.
+    """Return four tensors for a chunk: exp(z - m), the factor that turns it into p, log Z, and h . t over all ranks.
 
-    m is the maximum of each row. `agreement_C` is this rank's part of h . t.
+    The module docstring defines the symbols. z are this rank's logits, and m is the maximum of each row of z.
+    `agreement_C` is this rank's part of h . t.
     """
     own_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C, sum_C = _exponentials_(own_CW)
@@ -158,7 +159,7 @@ def _softmax(
 
 
 def _exponentials_(logits_CW: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace each logit z by exp(z - m) with m the maximum of its row; return m and the sum of each row.
+    """Replace each logit z by exp(z - m), where m is its row's maximum; return the rows' m and their new sums.
 
     On a CPU this handles a few rows at a time, so that they stay in the cache between operations.
     """

@@ -40,9 +40,9 @@ class NotSharedError(Exception):
 
 
 def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, timeout: timedelta) -> SharedMemory:
-    """Open shared memory for the process group `handle`. All ranks of the group must call it.
+    """Open shared memory for the process group `handle`. Blocks until all ranks of the group have called it.
 
-    Blocks until they have. `ranks` are the group's global ranks, and `index` is the position of this rank among them.
+    `ranks` are the group's global ranks, and `index` is the position of this rank among them.
     `timeout` applies to later collectives.
 
     Raises:
@@ -107,7 +107,7 @@ def _connect(peers: Peers, name: bytes, index: int) -> None:
 
 
 def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.FileIO:
-    """Accept the remaining connections; then create the memory on the first rank, or receive it on the others."""
+    """Accept the connections of higher ranks. Then create the memory on the first rank; receive it on the others."""
     with ExitStack() as undo:
         undo.callback(_close, peers)  # ends the wait of peers that expect the memory
         while len(peers) < size // BYTES_EACH - 1:

@@ -1,7 +1,7 @@
-"""Pipeline parallelism: runs any schedule (`launcher/mesh/schedules.py`), which is a list of actions.
+"""Runs one stage of a pipeline by a schedule (`launcher/mesh/schedules.py`): a list of forwards and backwards.
 
-Both streams, (encoded_BSD, decoded_BTD), cross a stage boundary as one tensor, concatenated along time. Shapes may
-differ between micro batches: every stage has the token ids, so it knows the shape of the next message.
+The states of encoder and decoder, (encoded_BSD, decoded_BTD), cross a stage boundary as one tensor, concatenated along
+time. Shapes may differ between micro batches: every stage has the token ids, so it knows the next message's shape.
 
 Messages in one direction between two neighbours arrive in order, and each direction has its own process group. So no
 message tags are needed, which NCCL and HCCL do not have. A rank that waits to send does not block its peer from sending
@@ -30,7 +30,7 @@ MESSAGES_ON_THEIR_WAY = 2  # per stage and direction
 
 @frozen
 class Link:
-    """The global rank of another stage, and a process group for each direction."""
+    """A connection to another stage: the other end's global rank, and a process group for each direction."""
 
     rank: int
     forward_group: dist.ProcessGroup | None
@@ -39,7 +39,7 @@ class Link:
 
 @frozen
 class Links:
-    """The links to this stage's neighbours; None at the ends of the pipeline."""
+    """This stage's connections to its neighbours in the pipeline; None for a neighbour that does not exist."""
 
     previous: Link | None = None
     following: Link | None = None
@@ -47,11 +47,11 @@ class Links:
     around: Link | None = None  # with several chunks: from the last stage to the first, and vice versa
 
     def before(self, chunk: int) -> Link | None:
-        """Return the link to the source of a chunk's input; None if the chunk is the first part of the model."""
+        """Return the link that a chunk's input comes from; None if the chunk is the first part of the model."""
         return self.previous or (self.around if chunk > 0 else None)
 
     def after(self, chunk: int) -> Link | None:
-        """Return the link to the receiver of a chunk's output; None if the chunk computes the loss."""
+        """Return the link that a chunk's output goes to; None if the chunk computes the loss."""
         return self.following or (self.around if chunk < self.chunks - 1 else None)
 
     def shake_hands(self, device: torch.device) -> None:
@@ -68,7 +68,7 @@ class Links:
 
 
 def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
-    """Open the connections of both directions of a link. Pass `speaks` on the end that sends first."""
+    """Send a message in each direction of a link, which opens its connections. The end with `speaks` sends first."""
     if speaks:
         dist.send(token, link.rank, group=link.forward_group)
         dist.recv(token, link.rank, group=link.backward_group)
@@ -79,7 +79,7 @@ def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
 
 @dataclass
 class Pipeline:
-    """The pipeline engine of one stage, which runs schedules.
+    """Runs one pipeline stage: forward and backward passes of micro batches, in the order of a schedule.
 
     `compute(chunk, micro_batch, received)` returns the output of a chunk of this stage for a micro batch. `received` is
     the output of the preceding chunk, or None for the first one of the model. The output of the model's last chunk is a
@@ -149,7 +149,7 @@ class Pipeline:
 
 
 class _Outbox:
-    """Messages being sent in one direction, at most two at a time. Keeps each tensor alive until it is sent.
+    """The messages that are being sent in one direction, at most two. Keeps each tensor alive until it is sent.
 
     Waiting for message k - 2 before sending message k cannot deadlock: the neighbour receives it without message k.
     """

@@ -1,4 +1,4 @@
-"""Describes a rank's shard of a parameter, for initial weights, optimizer and saved models."""
+"""Describes which part of a parameter a rank holds, for initial weights, the optimizer and saved models."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from launcher.trainer.parallel.collectives import Group
 
 @frozen
 class Placement:
-    """A rank's shard of a parameter: a box of the single-device model's parameter, cut along any number of dims.
+    """A rank's shard of a parameter: a box of the single-device model's parameter, sliced along any number of dims.
 
     Worked example: the rows of an 8 x 4 matrix are cut in two halves over four model-parallel ranks, so two ranks hold
-    each half. Ranks 0 and 1 hold the 4 x 4 box at (0, 0), both with `copies` = 2, and rank 0 is the first.
+    each half. Ranks 0 and 1 hold the 4 x 4 box at (0, 0) with `copies` = 2, and rank 0 has `is_first`.
     """
 
     full_shape: torch.Size

@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 def recompute_in_backward(module: nn.Module) -> None:
-    """Make `module` store only its positional inputs for backward. Calls without gradients do not change."""
+    """Make backward recompute the activations of `module`, so that forward stores only its positional inputs."""
     compute = module.forward
 
     @wraps(compute)
@@ -37,7 +37,7 @@ def recompute_in_backward(module: nn.Module) -> None:
 
 
 class _AllThereError(Exception):
-    """All tensors that backward needs have been recomputed."""
+    """Raised to end a recomputation early, when all tensors that backward needs have been computed."""
 
 
 class _Activations:
@@ -53,7 +53,7 @@ class _Activations:
         self._computed: list[Tensor] = []
 
     def count(self, _activation: Tensor) -> int:
-        """Discard a tensor, and return its index."""
+        """Return the index of the next saved tensor, which autograd stores instead of the tensor."""
         self._count += 1
         return self._count - 1
 

@@ -19,7 +19,9 @@ _claimed: dict[bytes, socket.socket] = {}  # until this process exits
 
 
 def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of torchrun for a rank that mpirun or srun started; none if they are already set.
+    """Return torchrun's variables (RANK, WORLD_SIZE, ...) for a rank that mpirun or srun started.
+
+    Return {} if they are already set, or if this process is not one of several such ranks.
 
     Blocks until all ranks have called it, unless the environment contains the rendezvous address.
 
@@ -48,8 +50,8 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
 def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
     """Raise UsageError if another process on this machine has the same local rank, and so the same device.
 
-    This happens if the engine knows a host by two names. It is detected without MPI: each process binds an abstract
-    socket, which the kernel removes when the process exits.
+    This happens if the engine knows a host by two names. To detect it without MPI, each process binds an abstract
+    socket named after its local rank. The kernel removes the socket when the process exits.
     """
     meeting = f"{environment[env.MASTER_ADDR]}:{environment[env.MASTER_PORT]}"
     words = f"{os.getuid()} {rank.job} {meeting} {rank.world_size} {rank.local_rank}"
@@ -71,7 +73,7 @@ def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
 
 
 def _meet(rank: EngineRank, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the variables of the rendezvous address and of this process's local rank, agreed on over MPI."""
+    """Let the ranks agree on an address over MPI; return the variables of the address and of this local rank."""
     mpi = _mpi(rank)
     world = mpi.COMM_WORLD
     library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
@@ -114,7 +116,7 @@ def _mpi(rank: EngineRank) -> Any:
 
 
 def _own_address(names: list[str]) -> str | None:
-    """Return the address at which the hosts `names`, rank 0's first, can reach rank 0; None if it is unknown."""
+    """Return an address at which the other hosts in `names` can reach this host, `names[0]`; None if unknown."""
     others = [name for name in dict.fromkeys(names) if name != names[0]]
     if not others:
         return "127.0.0.1"

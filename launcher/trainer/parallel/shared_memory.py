@@ -49,7 +49,7 @@ class PeerLostError(RuntimeError):
 
 
 class SharedMemory:
-    """The shared memory of one group, and its collectives.
+    """Memory that the ranks of one group share, and collectives that transfer CPU tensors through it.
 
     All ranks must call the collectives in the same order, with tensors of the same size. `peers` maps global ranks to
     connected sockets. `file` is the memory, with `BYTES_EACH` bytes per rank. `index` is this rank's index in the
@@ -60,7 +60,7 @@ class SharedMemory:
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], index: int, file: io.FileIO, timeout: timedelta) -> None:
-        """Map the memory, or raise an OSError, and take ownership of `peers` and `file`."""
+        """Map the memory and take ownership of `peers` and `file`. Raise an OSError if mapping fails."""
         self._peers = dict(sorted(peers.items()))
         self._index, self._size = index, len(peers) + 1
         self._timeout_s = timeout.total_seconds()
@@ -122,9 +122,9 @@ class SharedMemory:
         return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
 
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
-        """Set `output_N` to the sum over rows of some columns of a `tensor` with one row per rank.
+        """Wait for all ranks, then set `output_N` to the sum over ranks of some columns of a shared `tensor`.
 
-        Ranks may pass different columns. Do not change a row before the next `barrier`.
+        Row r is rank r's. Ranks may pass different columns. Do not change a row before the next `barrier`.
         """
         self.barrier()
         step = SLOT_BYTES // output_N.itemsize
@@ -161,7 +161,7 @@ class SharedMemory:
         del self._bytes
 
     def _next_slots(self, dtype: torch.dtype) -> Tensor:
-        """Return the slots of the next round, with one row per rank."""
+        """Return the slots of all ranks for the next round, one row per rank, as a tensor of `dtype`."""
         if dtype not in self._slots:
             even, odd = self._bytes.view(dtype).unbind(1)
             self._slots[dtype] = even, odd
@@ -169,7 +169,7 @@ class SharedMemory:
         return self._slots[dtype][self._rounds % 2]
 
     def barrier(self) -> None:
-        """Wait for all ranks. Then their earlier writes to the memory are visible."""
+        """Wait until all ranks have called this. Then each sees the others' earlier writes to the memory."""
         for peer in self._peers.values():
             with suppress(ConnectionError):  # reported below, unless the peer has already sent its byte
                 peer.send(b"\0", socket.MSG_NOSIGNAL)

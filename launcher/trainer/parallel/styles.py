@@ -33,7 +33,7 @@ class Style:
 
 
 class _InputFeatureShard(Linear):
-    """A linear layer over this rank's input features. The partial products are summed before the bias is added."""
+    """A linear layer sharded by input features. It sums the ranks' partial products, then adds the bias."""
 
     group: Group
 
@@ -45,7 +45,7 @@ class _InputFeatureShard(Linear):
 
 
 class _VocabularyShard(nn.Embedding):
-    """An embedding of this rank's ids. Other ids give zero, and the sum over ranks is the full embedding."""
+    """An embedding table sharded by rows. Ids of other ranks' rows give zeros; the ranks' results are summed."""
 
     group: Group
     first_id: int

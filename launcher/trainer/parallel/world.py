@@ -47,11 +47,11 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Rank 0 prints and writes for all ranks."""
+        """True on rank 0, which prints and writes for all ranks."""
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
-        """Set `tensor` to its sum over all ranks, axis by axis, which is faster than one large group."""
+        """Set `tensor` to its sum over all ranks, and return it. Summing axis by axis is faster than in one group."""
         for group in (self.mp, self.dp, self.pp):
             all_reduce(tensor, group)
         return tensor
@@ -77,10 +77,12 @@ class World:
         return payload
 
     def while_others_wait(self, work: Callable[[], object] | None) -> None:
-        """Call `work` on the ranks that pass it while all others wait, without a time limit. All ranks must call it.
+        """Call `work` on each rank that passes one; return when all have finished. There is no time limit.
 
-        A collective fails after `GROUP_TIMEOUT`, so the ranks run short collectives while they wait, and `work` runs in
-        a thread. `work` must send its own heartbeats.
+        All ranks must call it; None only waits.
+
+        `work` runs in a thread, and must send its own heartbeats. Meanwhile the ranks run short collectives, since
+        one long collective would fail after `GROUP_TIMEOUT`.
 
         Raises:
             TlaunchError: on every rank, if it is raised on any rank. See `from_rank_0`.
@@ -157,12 +159,12 @@ class World:
 
 @contextmanager
 def open_world(place: Place, device: torch.device, transport: Transport = "backend") -> Iterator[World]:
-    """Join the other ranks, and close the process groups at the end. Blocks until all ranks have joined.
+    """Open this rank's process groups, and close them on exit. Blocks until all ranks have joined.
 
     `transport` carries the collectives of a group: "backend", "shared_memory", or "auto", which uses shared memory if
     all ranks of the group are on the CPU of one host.
 
-    After an error nothing is closed, because peers would notice it and could exit before this rank reports its error.
+    After an error nothing is closed, because peers could then fail and exit before this rank reports its error.
 
     Raises:
         UsageError: on all ranks, if `transport` is "shared_memory" and the ranks of a group cannot share memory.
@@ -207,8 +209,8 @@ _stores: dict[tuple[str, ...], Any] = {}  # torch does not export the type of it
 def _store_of_opening(place: Place) -> Any:
     """Return the rendezvous store, with a key prefix for this world.
 
-    A process uses one store for all its worlds. Otherwise a rank could open its next world while rank 0 still closes
-    the last one, and read the old addresses on the same port. All ranks must open their worlds in the same order.
+    A process uses one store for all worlds that it opens. Otherwise a rank could open its next world while rank 0 still
+    closes the last one, and read the old addresses on the same port. All ranks must open worlds in the same order.
     """
     where = tuple(os.environ.get(name, "") for name in (env.MASTER_ADDR, env.MASTER_PORT, env.RANK, env.WORLD_SIZE))
     if where not in _stores:
@@ -225,10 +227,10 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return the links of a pipeline with `chunks` chunks of layers per stage. All ranks must call it.
+    """Return this stage's pipeline links for `chunks` chunks of layers per stage. All ranks must call it.
 
-    With several chunks, there is also a link between the last and the first stage. It has separate process groups,
-    because with two stages both links connect the same two ranks.
+    With several chunks, the last and the first stage are also linked. That link has separate process groups, because
+    with two stages both links connect the same two ranks.
     """
     pp = world.pp
     if chunks == 1 or pp.size == 1:
@@ -242,9 +244,9 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Return the groups with shared memory if it is available; for every other group print a line with the reason.
+    """Return the groups with shared memory, or unchanged if their ranks cannot share memory.
 
-    All ranks must call it, with groups under the same keys.
+    The first rank of an unchanged group prints the reason. All ranks must call it, with groups under the same keys.
 
     Raises:
         UsageError: on all ranks, if shared memory is `required` and the ranks of a group cannot share memory.

@@ -40,9 +40,9 @@ WARM_UP_STEPS = 3  # steps before the profiler's trace; they open connections an
 def run(
     make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
 ) -> dict[str, Tensor] | None:
-    """Check that the model can be saved, then train the program from `make`; return its weights on rank 0.
+    """Train the program that `make` creates; return the trained weights on rank 0, and None on other ranks.
 
-    All ranks must call it.
+    First checks that the model can be saved. All ranks must call it.
 
     Raises:
         TlaunchError: data or checkpoints are unusable, or a gradient is not finite.
@@ -95,7 +95,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
-    """The reports of every step: metrics, the heartbeat, a log line, and lines about profile and strategy report."""
+    """Reports each step: writes metrics, the heartbeat, a log line, and lines about profile and strategy report."""
 
     def __init__(self, program: Program[AnyBatch, AnyResult], metrics: Metrics, recorder: StepRecorder) -> None:
         self._program, self._metrics, self._recorder = program, metrics, recorder
@@ -106,7 +106,7 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         self.profiler = StepProfiler(program.settings.train.profile_steps, path, world.device)
 
     def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
-        """Report a step; if its gradient is not finite, only in the metrics."""
+        """Write the metrics, heartbeat and log lines of a step; only metrics if its gradient is not finite."""
         program = self._program
         self._metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
@@ -129,7 +129,10 @@ def _run_steps(
     recorder: StepRecorder,
     first_step: int,
 ) -> tuple[int, float | None]:
-    """Train to the end; return the last step and validation loss: NaN if there is none, None if it cannot validate."""
+    """Train from `first_step` to the end; return the last step, and the last validation loss.
+
+    The loss is NaN if no step was validated, and None if the program has no validation data.
+    """
     config, world = program.settings.train, program.world
     last_step = first_step - 1
     validation_loss: float | None = math.nan
@@ -173,10 +176,7 @@ def _run_steps(
 
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
-    """Return the counts of validations up to `step`; repeat a validation that SIGTERM interrupted.
-
-    All ranks must call it.
-    """
+    """Return the state of early stopping at `step`. If SIGTERM prevented the validation of `step`, validate now."""
     stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
     if stopping.validations.is_due:
         loss = _validated(program, metrics, step)
@@ -206,10 +206,10 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
 
 
 class EarlyStopping:
-    """A counter of validations without a lower loss. All ranks have the same losses and therefore the same counts."""
+    """Decides when to stop: after `patience` validations in a row without a lower loss. All ranks decide the same."""
 
     def __init__(self, patience: int, validations: Validations) -> None:
-        """Continue the counts. Training stops after `patience` validations in a row without a lower loss; 0: never."""
+        """Continue from the counts in `validations`. A `patience` of 0 turns early stopping off."""
         self._patience = patience
         self.validations = validations if patience else Validations(is_due=validations.is_due)
 
@@ -218,7 +218,7 @@ class EarlyStopping:
         return 0 < self._patience <= self.validations.since
 
     def after(self, loss: float | None) -> None:
-        """Count a validation. A loss of None or NaN does not count as lower."""
+        """Count a validation. A loss that is None or not finite does not count as lower."""
         if not self._patience:
             self.validations = NOT_VALIDATED
             return
@@ -228,7 +228,7 @@ class EarlyStopping:
         self.validations = Validations(lowest, since)
 
     def missed(self) -> None:
-        """Mark the current state as not validated; the run that resumes from it will validate it first."""
+        """Record that the current state is not validated. A run that resumes from it validates it first."""
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def log_line(self) -> str:
@@ -238,13 +238,13 @@ class EarlyStopping:
 
 
 class StepProfiler:
-    """A profiler that traces `steps` steps of this rank after the first three into one file.
+    """A profiler that writes a trace of `steps` steps of this rank, after the first three, to one file.
 
     With 0 steps it does nothing.
     """
 
     def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
-        """Create a profiler. Without a `path` it traces nothing and logs the reason."""
+        """Prepare to write the trace to `path`. If that is None, nothing is traced, and a log line gives the reason."""
         self._left = steps
         self._path = path
         self._steps = 0
@@ -255,7 +255,7 @@ class StepProfiler:
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Start or end the trace after a step; return a log line about it, or "". Never raises."""
+        """Start or end the trace if it is time after this step; return a log line about it, or "". Never raises."""
         if not self._left:
             return ""
         if self._path is None:
@@ -268,7 +268,7 @@ class StepProfiler:
         return self.end() if is_over else ""
 
     def end(self) -> str:
-        """End a running trace after the training; return a log line about it, or "". Never raises."""
+        """Write the trace, if one is running; return a log line with its path or the error, or "". Never raises."""
         if not self._left:
             return ""
         self._left = 0

@@ -1,7 +1,7 @@
 """The common part of programs with a constant learning rate: the quickstart network and ResNet-50.
 
-Their steps are run by a `NetworkTraining`, with a replica on every rank (`replicated.py`), or with operators that are
-sharded by strategies (`sharded.py`).
+A `NetworkTraining` runs their steps. It has a replica of the network on every rank (`replicated.py`), or operators that
+are sharded by strategies (`sharded.py`).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class NetworkTraining(ABC):
     """One rank's part of a network, with its optimizer and training step."""
 
     world: World
-    backward_passes = 0  # of a step, after which the optimizer may sum gradients; 0: only `step` sums them
+    backward_passes = 0  # per step; the last one may start to sum gradients over ranks. 0: only `step` sums them
     parameters: Mapping[str, nn.Parameter]  # this rank's parts
     buffers: Mapping[str, Tensor]  # full floating-point buffers
     optimizer: ShardedOptimizer
 
     @abstractmethod
     def placements(self, rank: int) -> Mapping[str, Placement]:
-        """Return the part of each parameter that a model-parallel rank holds."""
+        """Return the shard of each parameter that model-parallel rank `rank` holds."""
 
     def train_step(
         self, inputs: tuple[Tensor, ...], learning_rate: float, votes: Callable[[], tuple[float, ...]], *, count: int
     ) -> NetworkResult:
-        """Train one step on this rank's or its replica's share of a global batch of `count` rows.
+        """Train one step on this replica's share `inputs` of a global batch of `count` rows. All ranks must call it.
 
-        All ranks must call it.
+        `votes` returns numbers to sum over all ranks along with the gradient norm; the sums are in the result.
         """
         self.optimizer.zero_gradients(backward_passes=self.backward_passes)
         total = self.forward_and_backward(inputs, count)
@@ -65,26 +65,29 @@ class NetworkTraining(ABC):
 
     @abstractmethod
     def forward_and_backward(self, inputs: tuple[Tensor, ...], count: int) -> Tensor:
-        """Compute gradients; return this rank's or its replica's summand of the loss."""
+        """Compute gradients; return this replica's summand of the mean loss over the global batch of `count` rows."""
 
     @abstractmethod
     def settle_buffers(self) -> None:
-        """Update `buffers` to the current state, equal on all ranks, for saving. All ranks must call it."""
+        """Copy the model's current buffers to `buffers`, equal on all ranks, for saving. All ranks must call it."""
 
     @abstractmethod
     def take_buffers(self) -> None:
-        """Load the state from `buffers` after they have been read from a checkpoint."""
+        """Copy `buffers`, which have been read from a checkpoint, to the model."""
 
     @abstractmethod
     def full_model(self, make: Callable[[], nn.Module]) -> AbstractContextManager[nn.Module]:
-        """Provide the full model in evaluation mode; `make` creates one. All ranks must call it."""
+        """Return a context manager with the full trained model in evaluation mode. All ranks must call it.
+
+        `make` creates a model of the same architecture.
+        """
 
     @abstractmethod
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return a recorder for `tlaunch plan operators`, which does nothing if `path` is None."""
+        """Return a recorder that writes one step's operators and collectives to `path`, or does nothing if None."""
 
     def strategies_line(self) -> str:
-        """Return the log line about strategies, or "" if there are none."""
+        """Return a log line with the operators' sharding strategies, or "" if there are none."""
         return ""
 
 
@@ -101,7 +104,7 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
         return self._training.step_recorder(path, self.name, attempt)
 
     def say_layout(self, *more: str) -> None:
-        """Log the layout. If operators are sharded over all ranks, it is the number of ranks instead of axes."""
+        """Log the layout of ranks, and `more` words. If operators are sharded over all ranks, log only their number."""
         place, mode = self.world.place, self.settings.parallel.mode
         is_one_group = place.layout.mp == place.world_size > 1 and mode != HYBRID
         layout = f"{place.world_size} ranks" if is_one_group else str(place.layout)
@@ -112,10 +115,7 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
 
 
 def plan_groups(settings: Any, world: World) -> Groups:
-    """Provide the groups of a plan over the ranks of a data-parallel replica.
-
-    Raises the same errors as `Groups`.
-    """
+    """Return the process groups for a sharding plan over one replica's ranks. Raises the errors of `Groups`."""
     place, transport = world.place, cast("Transport", settings.parallel.transport)
     existing = (world.mp, world.dp)
     return Groups(

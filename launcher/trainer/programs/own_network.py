@@ -41,7 +41,7 @@ NAME = OWN_NETWORK  # in checkpoints and saved models
 
 
 class OwnNetwork(Program[SampleBatch, NetworkResult]):
-    """One rank's part of a custom network's training, for the loop in `programs/loop.py`."""
+    """The training of a custom network on one rank, as a program that `programs/loop.py` runs."""
 
     name = NAME
     optimizer: ShardedOptimizer
@@ -130,7 +130,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
 
     def _check_equal(self, loss: Tensor) -> None:
-        """Raise if model-parallel ranks compute different losses. This checks networks that cannot be traced."""
+        """Raise if model-parallel ranks compute different losses, as networks that cannot be traced might."""
         self._compares_losses = False
         mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
         if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
@@ -142,7 +142,10 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
-        """Return each micro batch's share of the loss; zeros except on the last stage. No dropout without `step`."""
+        """Run `schedule` on the samples `numbers`; return each micro batch's share of the mean loss.
+
+        On stages before the last the shares are zeros. Without `step` there is no dropout.
+        """
         world, layout = self.world, self.world.place.layout
         with loading:
             inputs = collated(samples, numbers, world.device, self.dtype)
@@ -168,10 +171,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
     @torch.no_grad()
     def validate(self) -> Validated | None:
-        """Return the mean loss of the validation batches; samples that do not fill a batch are skipped.
-
-        All ranks must call it.
-        """
+        """Return the mean loss of all full validation batches; None without validation data. All ranks must call it."""
         if self._validation is None:
             return None
         size, total = self.settings.train.batch_size, 0.0
@@ -204,7 +204,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
 
 def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
-    """Raise on all ranks if a rank's network, settings, or samples by their digests differ from rank 0's."""
+    """Raise on all ranks if any rank's network, settings or sample digests differ from rank 0's."""
     shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
     hint = "call `train` with the same arguments on every rank; it gives each rank its share of the batch"
     for what, content in (

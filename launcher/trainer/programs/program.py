@@ -38,7 +38,7 @@ class Batch(Protocol):
 
 
 class Result(Protocol):
-    """The result of a step, which is the same on all ranks except for `padding_share`."""
+    """The result of a step. It is the same on all ranks, except for `padding_share`."""
 
     @property
     def loss(self) -> float: ...  # mean over the global batch
@@ -65,7 +65,7 @@ AnyResult = TypeVar("AnyResult", bound=Result)
 
 
 class Program(ABC, Generic[AnyBatch, AnyResult]):
-    """One rank's part of a training."""
+    """A model, its data and its optimizer on one rank. The training loop (`loop.py`) calls its methods."""
 
     name: str  # in the catalogue
     settings: Any  # of that recipe
@@ -91,7 +91,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
     @abstractmethod
     def train_step(self, batch: AnyBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> AnyResult:
-        """Train one step, which also sums the numbers from `votes` over all ranks. All ranks must call it."""
+        """Train one step; also sum the numbers that `votes` returns over all ranks. All ranks must call it."""
 
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
         """Return the log line of a step that took `seconds`."""
@@ -99,10 +99,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         return line_of(batch, result.loss)
 
     def not_finite(self, batch: AnyBatch, result: AnyResult) -> TlaunchError:
-        """Return the error for a step whose gradient is not finite.
-
-        It is the same on every rank; a program may log details.
-        """
+        """Return the error for a step whose gradient is not finite, the same on every rank. May log details."""
         return TlaunchError(
             f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
             "the weights were not updated in this step",
@@ -114,22 +111,22 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         """Return the trained model's parameters and buffers on rank 0, None on other ranks. All ranks must call it."""
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        """Return a recorder for `tlaunch plan operators`. By default it does nothing."""
+        """Return a recorder that writes one step's operators and collectives to `path`. By default it does nothing."""
         del path, attempt
         return StepRecorder()
 
     def settle(self) -> None:
-        """Update `buffers` to the current state, equal on all ranks, for saving. All ranks must call it."""
+        """Copy the model's current buffers to `buffers`, equal on all ranks, for saving. All ranks must call it."""
 
     def take_buffers(self) -> None:
-        """Load the state from `buffers` after they have been read from a checkpoint."""
+        """Copy `buffers`, which have been read from a checkpoint, to the model."""
 
     def validate(self) -> Validated | None:
         """Validate the current state; return None if there is no validation data. All ranks must call it."""
         return None
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two matrices like the model, to measure the peak FLOP/s that `model_flops` is compared with."""
+        """Multiply two square matrices with the kernel of the model's layers, to measure a rank's peak FLOP/s."""
         return torch.mm(left, right)
 
     def model_flops(self, batch: AnyBatch) -> float | None:
@@ -138,9 +135,9 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         return None
 
     def ended(self, spent: StepTime, last_step: int, metrics: Metrics) -> None:
-        """Log and record statistics after the last step.
+        """Log and record statistics after the last step. All ranks must call it.
 
-        `spent` excludes this process's first step. All ranks must call it.
+        `spent` is the time of all steps except this process's first.
         """
 
     def show(self, weights: Mapping[str, Tensor]) -> None:
@@ -148,7 +145,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
 
 def line_of(batch: Batch, loss: float) -> str:
-    """Return the log line of a step in the tutorials' format."""
+    """Return the log line of a step, such as "epoch: 1 step: 10, loss is 2.3026"."""
     return f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {loss:.4f}"
 
 
@@ -158,13 +155,13 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def say(line: str) -> None:
-    """Write a line to this rank's log in one piece and flush it. Other threads write lines, too."""
+    """Write a line to this rank's log in one piece, so that lines of several threads do not mix, and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def say_of_all(line: str, world: World) -> None:
-    """Write a line to every rank's log; without a run directory, only on the first rank."""
+    """Write a line to this rank's log. Without a run directory, which separates the logs, only rank 0 writes."""
     if world.is_first or TLAUNCH_RUN_DIR in os.environ:
         say(line)
 

@@ -36,7 +36,7 @@ class ReplicatedTraining(NetworkTraining):
         weights: Callable[[str, torch.Size], Tensor],
         dtype: torch.dtype,
     ) -> None:
-        """Prepare `model`; `weights` returns a parameter's initial value by name and shape. All ranks must call it."""
+        """Move `model` to this rank's device, and initialise it with `weights(name, shape)`. All ranks must call it."""
         self.world, self.backward_passes = world, world.place.layout.micro_batches
         self._is_synchronised = settings.model.batch_norm == "synchronised"
         self.model = model.to(world.device, dtype)
@@ -85,7 +85,7 @@ class ReplicatedTraining(NetworkTraining):
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Average the running statistics over the ranks, unless the batch norms are synchronised."""
+        """Average the running statistics over the ranks. Synchronised batch norms already have equal statistics."""
         dp = self.world.dp
         if dp.size == 1 or self._is_synchronised:
             return
@@ -96,7 +96,7 @@ class ReplicatedTraining(NetworkTraining):
             buffer.copy_(mean.view_as(buffer))
 
     def take_buffers(self) -> None:
-        """Do nothing: the checkpoint was read into the model's buffers."""
+        """Do nothing: `buffers` are the model's own buffers, into which the checkpoint was read."""
 
     @contextmanager
     def full_model(self, make: Callable[[], nn.Module]) -> Iterator[nn.Module]:

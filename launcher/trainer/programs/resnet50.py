@@ -46,7 +46,7 @@ Item = TypeVar("Item")
 
 
 def train(settings: Resnet50Settings, world: World, files: Files) -> None:
-    """Train on this rank. All ranks must call it.
+    """Train ResNet-50 on this rank. All ranks must call it.
 
     Raises:
         TlaunchError: images or checkpoints are unusable, a strategy does not fit, or a gradient is not finite.
@@ -64,7 +64,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
     def __init__(self, settings: Resnet50Settings, world: World, files: Files, groups: Groups | None) -> None:
         """Open the images and create this rank's part of the model. All ranks must call it.
 
-        `groups` are the plan's groups in modes that shard operators, else None.
+        `groups` are the sharding plan's process groups, or None in modes that replicate the model.
 
         Raises:
             TlaunchError: the images are unusable, or a strategy does not fit. All ranks raise it.
@@ -140,7 +140,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
     @torch.no_grad()
     def validate(self) -> Validated:
-        """Return the mean loss over the test images; the log line also has the top-1 accuracy."""
+        """Return the mean loss over the test images, and a log line with the top-1 accuracy. All ranks must call it."""
         self.settle()
         world, sums_2 = self.world, torch.zeros(2, dtype=torch.float64)
         # All ranks take different images, also in modes that shard operators.
@@ -163,12 +163,12 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         if found is None:
             return None
         buffers = {name: buffer.cpu() for name, buffer in self.buffers.items()}
-        # Separate tensors with torch's dtypes.
+        # Return one tensor per name, with the dtypes of torch's batch norms.
         return {**found, **{name: each.long() if name.endswith(COUNT) else each for name, each in buffers.items()}}
 
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
-    """Return the images for training and test, and their digest. All ranks raise if a rank's are unusable or differ."""
+    """Return training and test images, and a digest of both. All ranks raise if any rank's are unusable or differ."""
     data, digest = files.data, hashlib.sha256()
     sets: list[ImageFiles] = []
     assert data is not None, "`check_data` asks for it"
@@ -187,7 +187,7 @@ def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
 
 
 def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
-    """Trace the network and loss of one data-parallel replica on the meta device.
+    """Trace the network and its loss for one replica's batch, on the meta device. `copies` is the number of replicas.
 
     Raises:
         UsageError: the network has an unknown operator.
@@ -202,12 +202,11 @@ def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
 
 
 def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    """Yield `items` in order, with up to `depth` of them prefetched by a thread.
+    """Yield `items` in order, while a thread prefetches up to `depth` of them.
 
-    If `items` raises, the error is raised in place of the failed item. The thread starts with the first item. It ends
-    after the last item, after an error, or when this iterator is closed, once its current item is complete.
-
-    The thread runs while the consumer computes in torch, which releases the GIL.
+    If `items` raises, the error is raised in place of the failed item. The thread starts when the first item is
+    requested. It ends after the last item, after an error, or when this iterator is closed, once its current item is
+    complete. It can run while the consumer computes in torch, which releases the GIL.
     """
     iterator, end = iter(items), object()
     thread = ThreadPoolExecutor(1, thread_name_prefix="ahead")

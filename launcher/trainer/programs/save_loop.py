@@ -1,4 +1,4 @@
-"""Saving and resuming of a program's training."""
+"""Saves checkpoints of a program's training, and resumes from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from launcher.trainer.training_files import Files
 
 
 class Saving:
-    """The checkpoints of a program's training. All ranks must call its methods in the same order."""
+    """Saves and restores the checkpoints of a program's training. All ranks must call the methods in the same order."""
 
     def __init__(self, program: Program[Any, Any], files: Files, metrics: Metrics) -> None:
         self._program, self._files, self._metrics = program, files, metrics
@@ -45,10 +45,12 @@ class Saving:
         self._resumed: Path | None = None  # the checkpoint, if it is in this run's directory
 
     def resume(self) -> int:
-        """Restore the newest complete checkpoint, this run's first; return its step, or 0 if there is none.
+        """Restore the newest usable checkpoint; return its step, or 0 if there are no checkpoints.
+
+        This run's checkpoints are tried before those in `files.resume`.
 
         Raises:
-            TlaunchError: no checkpoint is complete, or one belongs to a different training. All ranks raise it.
+            TlaunchError: no checkpoint is usable, or one belongs to a different training. All ranks raise it.
         """
         program, files = self._program, self._files
 
@@ -70,7 +72,7 @@ class Saving:
         return step
 
     def open(self) -> None:
-        """Prepare to write checkpoints, if they are on.
+        """Create the checkpoint writer, if the settings turn checkpoints on.
 
         Raises:
             TlaunchError: there is no checkpoint directory, or it is not writable. All ranks raise it.
@@ -96,16 +98,16 @@ class Saving:
         )
 
     def _warn_of_unremoved(self, error: OSError) -> None:
-        """Log the first error of removing checkpoints. Later ones most likely have the same cause."""
+        """Log that a checkpoint cannot be removed, only once: later errors most likely have the same cause."""
         if not self._has_warned:
             where = error.filename or self._files.checkpoints
             say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
         self._has_warned = True
 
     def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
-        """Save the state after `step`, if checkpoints are on.
+        """Start to save the state after `step`, if checkpoints are on.
 
-        With `ends`, wait for the checkpoint and exit as by SIGTERM.
+        With `ends`, wait until it is saved, then end this process by SIGTERM.
         """
         if self._writer is None:
             return
@@ -121,10 +123,7 @@ class Saving:
             end_by_sigterm()
 
     def record_validation(self, loss: float | None, validations: Validations) -> None:
-        """Add a validation loss to the checkpoint that was resumed from, for keep_best. All ranks may call it.
-
-        Another run's checkpoint is not changed.
-        """
+        """Add a validation loss to the checkpoint that was resumed from, for keep_best, if this run wrote it."""
         if self._resumed is None or not self._program.world.is_first:
             return
         try:
@@ -133,7 +132,7 @@ class Saving:
             say(f"{self._resumed}: cannot record the validation loss: {error}")
 
     def check_weights(self, step: int) -> None:
-        """Raise if the weights after `step` are not finite; finish the previous checkpoint first.
+        """Check that all weights after `step` are finite; if not, finish the previous checkpoint and raise.
 
         Raises:
             TlaunchError: some weight is NaN or infinite. All ranks raise it.
@@ -147,10 +146,10 @@ class Saving:
             raise
 
     def failed(self, step: int) -> None:
-        """Finish writing after `step`, whose gradient was not finite, and rename the checkpoint of the step before.
+        """Handle a non-finite gradient in `step`: finish pending writes, and rename the checkpoint of `step - 1`.
 
-        Its weights may be finite, but too large for another step, so that a restart would fail again. It is kept if
-        there is no older checkpoint.
+        That checkpoint's weights may be too large for another step, so that a restart from it would fail again. It
+        keeps its name if there is no older checkpoint.
         """
         self.finish(goes_on=False)
         directory = self._files.checkpoints
@@ -168,9 +167,9 @@ class Saving:
             )
 
     def finish(self, *, goes_on: bool) -> None:
-        """Wait for the checkpoint that is being written, and record it.
+        """Wait until the pending checkpoint is written, and record it in the metrics.
 
-        If it cannot be written, this logs the error, and with `goes_on` that the training continues.
+        If it cannot be written, log the error, and with `goes_on` that the training continues.
 
         Raises:
             TlaunchError: it cannot be written, and checkpoint.on_failure is "stop". All ranks raise it.

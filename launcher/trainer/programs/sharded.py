@@ -1,7 +1,7 @@
 """Training of a network that is sharded by strategies: the plan, this rank's part of the network, and the optimizer.
 
-The ranks of a data-parallel replica, which are the world's mp group, run one plan. The optimizer takes the mean over
-replicas.
+The ranks of a data-parallel replica, which are the world's mp group, run one plan. The optimizer averages the gradients
+over the replicas.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOLD = 8  # operators that the log line lists
 
 
 def placements_of(plan: ShardingPlan, rank: int) -> dict[str, Placement]:
-    """Return the part of each parameter that a rank of the plan holds."""
+    """Return the shard of each parameter that rank `rank` of the plan holds."""
     found = {}
     for leaf, layout in parameters_of(plan):
         box = layout.box_of(rank, leaf.shape)
@@ -57,7 +57,7 @@ class ShardedTraining(NetworkTraining):
     ) -> None:
         """Create this rank's part; `weights` returns a parameter's full initial value by name and shape.
 
-        All ranks must call it, and raise the errors of `cuttings_for`.
+        All ranks must call it. Raises the errors of `cuttings_for` on all ranks.
         """
         parallel = settings.parallel
         self.plan = measured_plan(
@@ -101,7 +101,7 @@ class ShardedTraining(NetworkTraining):
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Gather the running statistics from the ranks' parts; average replicas of the same part."""
+        """Gather the full running statistics from all ranks; average the values of ranks that hold the same part."""
         if not self.buffers:
             return
         sums, counts = ({name: torch.zeros_like(buffer) for name, buffer in self.buffers.items()} for _ in range(2))
@@ -122,7 +122,7 @@ class ShardedTraining(NetworkTraining):
             self.network.part_held(name).copy_(self._own(self.buffers, name))
 
     def _own(self, full: Mapping[str, Tensor], name: str) -> Tensor:
-        """Return this rank's part of a full tensor as a view."""
+        """Return this rank's part of the full tensor `name` as a view."""
         return full[name][self.network.box_held(name).within(full_box(full[name].shape))]
 
     def full_model(self, make: Callable[[], nn.Module]) -> AbstractContextManager[nn.Module]:
@@ -135,7 +135,7 @@ class ShardedTraining(NetworkTraining):
         return nullcontext(model.eval())
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return a recorder whose report is the plan plus the optimizer's communication, measured in a step."""
+        """Return a recorder that writes the plan, plus the optimizer's communication in one step, to `path`."""
         place, groups = self.world.place, self._groups
 
         def report_of(recorder: Recorder, step: int) -> StrategyReport:
@@ -149,7 +149,7 @@ class ShardedTraining(NetworkTraining):
         return StepRecorder(path, place.global_rank, report_of, None)
 
     def strategies_line(self) -> str:
-        """Return the log line about the strategies of all operators, or of the first ones and the remaining number."""
+        """Return a log line with the strategies of the first TOLD operators and the number of the others."""
         strategies = self.network.strategies
         shown = [f"{name} {strategy}" for name, strategy in islice(strategies.items(), TOLD)]
         count = len(strategies)

@@ -1,4 +1,4 @@
-"""Recording of one training step for `tlaunch plan operators`: operators, their layouts, and communication.
+"""Records one training step for `tlaunch plan operators`: operators, layouts of their tensors, and communication.
 
 Sizes, collectives and messages are measured. The sharded dims follow from the model's plan:
 
@@ -32,7 +32,7 @@ HANDED_ON = frozenset({"add", "sub", "mul", "relu", "gelu", "dropout", "identity
 
 @frozen
 class RecordedModel:
-    """A program's model, with the information that determines its tensors' layouts."""
+    """A program's model to record, with the information that determines the layouts of its tensors."""
 
     recipe: str
     model: nn.Module
@@ -44,9 +44,9 @@ class RecordedModel:
 
 
 class StepRecorder:
-    """A recorder for the second step of this process, or the first if there is only one.
+    """Records the operators and collectives of one step of this process, and writes a report to `path`.
 
-    Without a `path` it does nothing.
+    It records the second step, or the first if there is only one. Without a `path` it does nothing.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class StepRecorder:
         report_of: Callable[[Recorder, int], StrategyReport] | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """Let `report_of` make a report from a recording. The modules of `model` are recorded as operators."""
+        """Prepare to write `report_of(recorder, step)`. The modules of `model`, if given, are recorded as operators."""
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
 
     @contextmanager
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Record step `number`, computed in the context, if it is the one to record."""
+        """Record the computation inside `with`, which is step `number`, if that is the step to record."""
         self._steps += 1
         is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
         if self._path is None or self._report_of is None or not is_recorded:
@@ -80,7 +80,7 @@ class StepRecorder:
             self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
-        """Return the log line about the recording once, and "" at all other times."""
+        """Return the log line about the written report at the first call after recording; "" at all other calls."""
         told, self._told = self._told, ""
         return told
 
@@ -88,7 +88,7 @@ class StepRecorder:
 def recorded_report(
     recorded: RecordedModel, world: World, attempt: int, recorder: Recorder, step: int
 ) -> StrategyReport:
-    """Return the report of this rank's recorded step."""
+    """Return a report of a recorded step on this rank: operators, layouts of their tensors, and collectives."""
     layouts = _Layouts(recorded, world)
     operators = tuple(layouts.operator(seen) for seen in recorder.graph.operators.values())
     edges = tuple(
@@ -113,14 +113,14 @@ def recorded_report(
 
 @frozen
 class _Held:
-    """The sharding of a tensor between operators."""
+    """The sharding of an activation, which follows from the operator that computes it."""
 
     is_of_batch: bool  # its first dim is the batch
     has_parts: bool  # its features are sharded over the model-parallel ranks
 
 
 class _Layouts:
-    """The layouts of a model's operators. Operators must be passed in order of computation."""
+    """Derives the layouts of a model's tensors from operator to operator, in the order of computation."""
 
     def __init__(self, recorded: RecordedModel, world: World) -> None:
         self._recorded, self._world = recorded, world

@@ -38,7 +38,7 @@ from launcher.trainer.training_files import Files
 
 
 def train(settings: TransformerSettings, world: World, files: Files) -> None:
-    """Train on this rank. All ranks must call it.
+    """Train the translation Transformer on this rank. All ranks must call it.
 
     Raises:
         TlaunchError: data or checkpoints are unusable, or a gradient is not finite.
@@ -104,10 +104,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return f"{line_of(batch, result.loss)}, {result.tokens / seconds:.0f} tokens/s"
 
     def validate(self) -> Validated:
-        """Validate the model; report its perplexity, a unigram model's perplexity, and BLEU if enabled.
-
-        All ranks must call it.
-        """
+        """Return the validation loss, and a log line with perplexity (the model's and a unigram model's) and BLEU."""
         corpus = self._corpus
         loss = self._session.validate(corpus.valid)
         bar = unigram_perplexity(corpus.target_counts, corpus.valid, self.settings.model.vocabulary_size)
@@ -119,7 +116,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return Validated(loss, line, of_tokens=True, bleu=bleu)
 
     def not_finite(self, batch: GlobalBatch, result: StepResult) -> TlaunchError:
-        """Log the sentence pairs that may be the cause, and return the error."""
+        """Log the sentence pairs that may have caused a non-finite gradient, and return the error to raise."""
         suspects = result.suspects
         assert suspects is not None, "the gradient is not finite"
         for row in suspects.pairs:
@@ -143,9 +140,7 @@ class Translation(Program[GlobalBatch, StepResult]):
     def ended(self, spent: StepTime, last_step: int, metrics: Metrics) -> None:
         """Log and record each pipeline stage's busy share of the step time, averaged over its ranks.
 
-        All ranks must call it.
-
-        On accelerators, or with only one step, it is unknown, and this does nothing.
+        Does nothing without a pipeline, on accelerators, or after only one step. All ranks must call it.
         """
         world = self.world
         if world.pp.size == 1 or world.device.type != "cpu" or not spent.seconds:
@@ -162,7 +157,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return gather(self.world, parts, partial(placements_at, self.settings, self.world.place.layout))
 
     def show(self, weights: Mapping[str, Tensor]) -> None:
-        """Translate some sentences of the test split."""
+        """Log translations of some sentences of the test split, greedily decoded with `weights`."""
         data = self.settings.data
         model = single_device_model(self.settings, weights, self.world.device)
         shown = self._corpus.showcase[: self.settings.train.translations]
@@ -196,9 +191,10 @@ def sample_bleu(
     tokenizer: Tokenizer,
     world: World,
 ) -> float:
-    """Return the model's BLEU on every rank. `weights` are given on rank 0, None on others. All ranks must call it.
+    """Return the BLEU of the model's greedy translations of `sample`, on every rank. All ranks must call it.
 
-    Meanwhile every rank holds the full model for any layout. With n ranks, each translates every n-th sentence.
+    `weights` are the full model's on rank 0, and None on others. Each of n ranks translates every n-th sentence, and
+    temporarily holds the full model.
     """
     everywhere = _on_all_ranks(weights, model_shapes(settings), dtype, world)
     model = single_device_model(settings, everywhere, world.device)
@@ -223,7 +219,7 @@ def sample_bleu(
 def _on_all_ranks(
     weights: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, world: World
 ) -> dict[str, Tensor]:
-    """Broadcast rank 0's tensors of these shapes to all ranks. All ranks must call it."""
+    """Return rank 0's `weights`, which have these shapes, on every rank. All ranks must call it."""
     everywhere = {}
     for name, shape in shapes.items():
         whole = torch.empty(shape, dtype=dtype, device=world.device)
@@ -248,7 +244,7 @@ def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size:
 def learning_rate_at(step: int, config: TransformerTrainConfig, last_step: int) -> float:
     """Return the learning rate of `step`, counted from 1, in a training that ends after `last_step`.
 
-    It grows linearly to R = `learning_rate` over W = `warmup_steps` steps. After that, until the last step L, it
+    The rate grows linearly to R = `learning_rate` over W = `warmup_steps` steps. After that, until the last step L, it
     follows `train.schedule`:
 
         inverse_sqrt   R sqrt(W / step)                       as in Vaswani et al. 2017; constant if W is 0

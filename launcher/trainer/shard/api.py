@@ -56,7 +56,7 @@ def sharded(
     parts_may_differ: bool = False,
     check_gradients: bool = False,
 ) -> Iterator[ShardedNetwork]:
-    """Provide this rank's part of a network, which maps a batch to its loss.
+    """Shard `network` over all ranks, and yield this rank's part, which returns the loss of a batch.
 
     All ranks must enter and leave the context.
 
@@ -64,12 +64,13 @@ def sharded(
     the network is called with the first input, and `loss` with the network's output and the second input, the labels.
     All ranks start with rank 0's weights. The original network is not trained.
 
-    `mode` and `search_mode` have MindSpore's names (launcher/trainer/own/cut/modes.py). `strategies` are by operator
-    or module name, and override strategies set by `shard`; stand_alone and data_parallel ignore strategies set by
-    `shard`. All ranks shard one network. In hybrid_parallel there are TLAUNCH_DP replicas, each sharded over
-    TLAUNCH_MP ranks. A replica takes its share of the rows of the first input, and of inputs whose first dim is a
-    multiple of these rows; it takes other inputs in full. The first call raises an error if the batch's loss is not
-    the mean over the shares, unless `parts_may_differ` is set. `check_gradients` compares gradients, too.
+    `mode` and `search_mode` have MindSpore's names (launcher/trainer/own/cut/modes.py). The keys of `strategies` are
+    operator or module names. They override strategies set by `shard`, which stand_alone and data_parallel ignore.
+
+    In hybrid_parallel there are TLAUNCH_DP replicas, each sharded over TLAUNCH_MP ranks. A replica takes its share of
+    the rows of the first input, and of inputs whose first dim is a multiple of these rows; it takes other inputs in
+    full. The first call raises an error if the batch's loss is not the mean over the shares, unless `parts_may_differ`
+    is set. `check_gradients` compares gradients, too.
 
     The returned network has:
 
@@ -81,8 +82,8 @@ def sharded(
     In hybrid_parallel the loss is the loss of a replica's rows, and `mean_over_copies(loss)` the loss of the batch.
     Shared batch norms use a replica's rows.
 
-    Initialises torch.distributed from the environment if necessary, and then closes it at the end, except after an
-    error.
+    If torch.distributed is not initialised, this initialises it from the environment, and closes it on exit, except
+    after an error.
 
     Raises:
         UsageError: an operator is unknown, a strategy does not fit, or the environment has no rendezvous address. All
@@ -142,7 +143,7 @@ def _check_shares(
     how: Comparison,
     may_differ: bool,
 ) -> None:
-    """Raise on all ranks if the loss differs from the mean over the replicas' shares; with `may_differ` only warn."""
+    """Raise on all ranks if a batch's loss is not the mean over the replicas' shares; with `may_differ` only warn."""
     shapes = [[each.shape for each in given] for given in (inputs, examples)]
     batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # the call may have only this rank's part
     remarks: list[str] = []

@@ -1,8 +1,8 @@
 """Writes scalars to TensorBoard event files.
 
-From TensorBoard only the protobuf messages are used, instead of torch's SummaryWriter. SummaryWriter writes in a
-thread: its last records are lost when a rank exits at once, and it prints a traceback when the disk is full. It also
-imports TensorFlow if it is installed, which takes seconds. A record is framed as follows (TFRecord):
+This uses TensorBoard's protobuf messages, but not torch's SummaryWriter. SummaryWriter writes in a thread: its last
+records are lost when a rank exits at once, and it prints a traceback when the disk is full. It also imports TensorFlow
+if that is installed, which takes seconds. A record is framed as follows (TFRecord):
 
     length, 8 bytes | masked CRC-32C of the length, 4 bytes | message | masked CRC-32C of the message, 4 bytes
 
@@ -32,17 +32,17 @@ def tensorboard_is_installed() -> bool:
 
 
 class EventFile:
-    """A new event file in `directory`, which is created if its parent exists. The file is open only during a write.
+    """A TensorBoard event file, newly created in `directory`. The file is only open during a write.
 
-    The first instance imports the messages, which takes about 0.03 s. So create it after the start of the training, and
-    not in the process from which ranks are forked.
+    `directory` is created if its parent exists. The first instance imports TensorBoard's messages, which takes about
+    0.03 s. So create it after the start of the training, and not in the process from which ranks are forked.
 
     Raises:
         ImportError, OSError: TensorBoard is incomplete, or the directory cannot be created.
     """
 
     def __init__(self, directory: Path, *, attempt: int, purge_step: int | None) -> None:
-        """Create a new event file. TensorBoard then hides records of earlier attempts from `purge_step` on."""
+        """Create a new event file. With `purge_step`, TensorBoard hides older files' records from that step on."""
         self._messages = import_module("tensorboard.compat.proto.event_pb2")
         self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
         directory.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ class EventFile:
             self._append({"wall_time": time.time(), "step": purge_step, "session_log": start})
 
     def scalars(self, time_ns: int, step: int, values: Mapping[str, float]) -> None:
-        """Write a record with a float32 value for each tag, without buffering.
+        """Write a record with one float32 value for each tag in `values`, without buffering.
 
         Raises:
             OSError: the disk is full, for example. The file must not be used afterwards.

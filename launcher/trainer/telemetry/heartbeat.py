@@ -1,4 +1,4 @@
-"""Writes this rank's heartbeat: a beat after a step, and a touch of the file during other long work.
+"""Writes this rank's heartbeat file: rewrites it after steps, and touches it during other long work.
 
 Both are rate-limited, so that they do not slow down steps of a millisecond.
 """
@@ -27,9 +27,9 @@ class _Since:
 
 
 class HeartbeatWriter:
-    """A writer of beats after the first step, after the last one, and in between at most every `REST_S` seconds.
+    """Writes this rank's heartbeat after the first and the last step, and in between at most every `REST_S` seconds.
 
-    A beat contains the number of the latest step. Its times and tokens are means over all steps since the last beat.
+    A heartbeat contains the number of the latest step, and mean times and tokens of the steps since the previous one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -40,7 +40,7 @@ class HeartbeatWriter:
     def stepped(
         self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int | None, loss: float | None
     ) -> None:
-        """Record a step that took `seconds`; this rank was busy for `busy_s` of them.
+        """Record a step of `seconds`. For `busy_s` of them this rank worked, and for the rest it waited for others.
 
         `tokens` is the number over all ranks, or None if the training data has no tokens.
         """
@@ -71,7 +71,7 @@ _next_touch_s = 0.0
 
 
 def getting_on() -> None:
-    """Touch the heartbeat. Call it regularly during long work without steps."""
+    """Touch this rank's heartbeat file, at most every `REST_S` seconds. Call it often in long work without steps."""
     global _next_touch_s  # noqa: PLW0603 - state of the process
     now_s = time.monotonic()
     if now_s >= _next_touch_s:
@@ -80,7 +80,7 @@ def getting_on() -> None:
 
 
 def wait_for_long(work: dist.Work | None) -> None:
-    """Wait for a collective that other ranks may join late. Touches the heartbeat, because this rank does not hang."""
+    """Wait for a collective that other ranks may join late, and touch the heartbeat file: waiting is not a hang."""
     assert work is not None, "only members of a group wait in it"
     nap_s = FIRST_NAP_S
     while not work.is_completed():

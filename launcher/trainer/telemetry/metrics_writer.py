@@ -60,12 +60,12 @@ class _Since:
 
 
 class Metrics:
-    """A writer of records after the first step, after the last one, and in between at most every `REST_S` seconds.
+    """Writes metrics after the first and the last step, and in between at most every `REST_S` seconds.
 
-    The interval grows with the duration of the training; steps longer than it get one record each. A record contains
-    the number of its step. Its loss, times, tokens, padding and FLOPs are means over all steps since the last record.
-    Pending steps are written before a validation, and before the loss changes between finite and non-finite. The first
-    non-finite loss gets its own record.
+    The interval grows with the duration of the training. A step that is longer gets its own record. A record contains
+    the number of its last step. Its loss, times, tokens, padding and FLOPs are means over all steps since the previous
+    record. Pending steps are written before a validation, and before the loss changes between finite and non-finite.
+    The first non-finite loss gets its own record.
 
     Never raises. The first failure to write prints one line in this rank's log.
     """
@@ -80,10 +80,10 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Set up the writers. Pass `writes` on only one of all `ranks`; every rank may call `saved`.
+        """Prepare to write. Only one of all `ranks` sets `writes`, which is needed for all records except `saved`.
 
-        The writing rank measures for 0.05 s the peak FLOP/s of its CPUs for `product`, the matrix product of the
-        model's layers, with `dtype`. The other ranks are assumed to have the same CPUs.
+        To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
+        0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
         """
         self._device = device
         self._writes = writes
@@ -108,10 +108,7 @@ class Metrics:
         learning_rate: float,
         is_last: bool,
     ) -> None:
-        """Record a step. `tokens` and `model_flops` are sums over all ranks, the other values are this rank's.
-
-        None means unknown.
-        """
+        """Record a step. `tokens` and `model_flops` are sums over all ranks. A value of None is unknown."""
         if not self._writes or not self._keepers:
             return
         was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
@@ -129,7 +126,7 @@ class Metrics:
             self.flush()
 
     def validated(self, step: int, loss: float, *, of_tokens: bool = True, bleu: float | None = None) -> None:
-        """Record the mean validation loss after `step`, and its perplexity if the loss is per token (`of_tokens`)."""
+        """Record the validation loss after `step`, and its perplexity if it is a mean per token (`of_tokens`)."""
         if self._writes:
             self.flush()
             perplexity = perplexity_of(loss) if of_tokens else None
@@ -145,7 +142,7 @@ class Metrics:
         self._keep(Saved(time.time_ns(), self._attempt, step, what))
 
     def flush(self) -> None:
-        """Write the pending steps, also of a training that ends before its last step."""
+        """Write one record of the steps since the previous record, if there are any. Call it also at the end."""
         since, self._since = self._since, _Since()
         if not since.steps:
             return
@@ -183,7 +180,7 @@ class Metrics:
 
 @dataclass
 class _Keeper:
-    """A destination of records. It logs the first failure only, and then tries again or stops."""
+    """A file that gets all records. It logs its first failure to write, and then tries again or gives up."""
 
     path: Path
     write: Callable[[Record], None]
@@ -212,12 +209,12 @@ def _sum(total: float | None, value: float | None) -> float | None:
 
 
 def _quotient(total: float | None, divisor: float) -> float | None:
-    """Return total / divisor, or None if the total is unknown or the divisor is zero."""
+    """Return total / divisor, or None if the total is None (unknown) or the divisor is zero."""
     return total / divisor if total is not None and divisor else None
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
-    """Return the destinations of a run's metrics; an empty list without a run directory."""
+    """Return the files to write metrics to: metrics.jsonl and TensorBoard's; none without a run directory."""
     if not environment.get(TLAUNCH_RUN_DIR):
         return []
     run_dir = RunDir(Path(environment[TLAUNCH_RUN_DIR]))
@@ -232,7 +229,7 @@ def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
 
 @dataclass
 class _Scalars:
-    """A writer of records for TensorBoard. It creates the file at the first record."""
+    """Writes records as TensorBoard scalars. The first record creates the event file."""
 
     directory: Path
     attempt: int
@@ -260,7 +257,7 @@ class _Scalars:
 
 
 def attempt_in(environment: Mapping[str, str]) -> int:
-    """Return the attempt number from `environment`, or 0 outside a run."""
+    """Return the number of this attempt to run the job (TLAUNCH_ATTEMPT), or 0 outside a run."""
     text = environment.get(TLAUNCH_ATTEMPT, "")
     return int(text) if text.isdecimal() else 0
 

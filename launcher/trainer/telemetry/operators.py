@@ -1,9 +1,9 @@
-"""The graph of a model's operators, collected in one training step: inputs and outputs with their origins and shapes.
+"""Collects the graph of a model's operators in one training step, with the names and shapes of their tensors.
 
 An operator is a module without submodules, named as in the model, or a computing function called between such modules.
 As in torch.fx, a function is named after the calling module: `encoder.0.add`, `encoder.0.add_1`. Functions that only
-move or slice a tensor (`view`, `transpose`, `split`) are not operators, and their results keep the origin of the
-tensor.
+move or slice a tensor (`view`, `transpose`, `split`) are not operators. Their results keep the tensor's origin, the
+operator that computed it.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ class OperatorGraph:
         self._used: dict[str, Counter[str]] = {}  # by module: how often each name was used in this pass
 
     def enter_module(self, scope: str) -> None:
-        """Start a call of a module with submodules. Numbering of the names inside it restarts."""
+        """Record that a call of the module `scope` starts. The numbers in the names of its operators restart."""
         inside = f"{scope}." if scope else ""
         self._used = {name: used for name, used in self._used.items() if name != scope and not name.startswith(inside)}
 
     def next_name(self, scope: str, own: str) -> str:
-        """Return a new operator name in the module `scope`: `own`, numbered from the second one on."""
+        """Return a new operator name in the module `scope`: "scope.own", then "scope.own_1", "scope.own_2", ..."""
         used = self._used.setdefault(scope, Counter())
         number, used[own] = used[own], used[own] + 1
         name = own if number == 0 else f"{own}_{number}"
         return f"{scope}.{name}" if scope else name
 
     def name_tensors(self, tensors: Mapping[str, Tensor | None]) -> None:
-        """Set the names of tensors that no operator computes, such as the data."""
+        """Set the names of tensors that no recorded operator computes, such as the data."""
         for name, tensor in tensors.items():
             if tensor is not None:
                 self._origins[tensor] = name
@@ -90,7 +90,7 @@ class OperatorGraph:
         self._origins[output] = name
 
     def called(self, function: Callable[..., Any], scope: str | None, taken: Sequence[Any], output: Any) -> None:
-        """Record a function call in the module `scope`; None for calls inside an operator or outside all modules."""
+        """Record a call of a torch function in the module `scope`. Outside all modules (None) it is not an operator."""
         kind = FUNCTIONS.get(getattr(function, "__name__", ""))
         tensors = _tensors(taken)
         if kind is not None and scope is not None and tensors:

@@ -2,9 +2,9 @@
 
     collectives, pipeline       call `communicated(...)` for each collective and message that they start
     modules of the model        are recorded as operators, with the functions between them (telemetry/watch.py)
-    autograd functions          save `operator()` in forward, and use it in backward by `within(...)`
+    autograd functions          save `operator()` in forward, and pass it to `within(...)` in backward
 
-`active` is the recorder of this process, or None, which is the only check in a normal step. A recorder is for one step.
+`active` is the recorder of this process while it records one step, and None otherwise. Other steps only check it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Where:
 
 
 class Recorder:
-    """A recorder of a step's operators and collectives, each with the operator that started it."""
+    """Records a step's operators, and its collectives together with the operators that start them."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -44,7 +44,7 @@ class Recorder:
 
     @property
     def operator(self) -> str:
-        """The name of the current operator; "optimizer" or empty outside operators."""
+        """The name of the operator that is running. Outside operators: "optimizer" in that phase, else ""."""
         if self._within:
             return self._within[-1].operator
         return "optimizer" if self.phase == "optimizer" else ""
@@ -82,7 +82,7 @@ class Recorder:
         own: str,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Return the result of `compute`, and record it as an operator `own` in the current module."""
+        """Call `compute`, record the call as an operator named `own` in the current module, and return the result."""
         scope = self._within[-1].operator if self._within else ""
         if self.current_phase == "forward":
             name = self.graph.next_name(scope, own)
@@ -95,7 +95,7 @@ class Recorder:
         return output
 
     def called(self, function: Callable[..., Any], taken: Sequence[Any], output: Any) -> None:
-        """Record a call of a torch function, between operators or inside one."""
+        """Record a call of a torch function, as an operator unless another operator calls it."""
         where = self._within[-1] if self._within else None
         if self.current_phase == "forward" and (where is None or where.scope is not None):
             self.graph.called(function, None if where is None else where.scope, taken, output)
@@ -134,12 +134,12 @@ def passed(kind: Literal["send", "receive"], direction: Direction, peer: int, co
 
 
 def operator() -> str | None:
-    """Return the current operator, for an autograd function to save; None if there is no recorder."""
+    """Return the running operator's name, which an autograd function saves for backward; None without a recorder."""
     return None if active is None else active.operator
 
 
 def within(name: str | None, phase: ReportPhase | None = None) -> AbstractContextManager[None]:
-    """Attribute communication inside `with` to the operator `name`, in `phase` or the current one.
+    """Attribute communication inside `with` to the operator `name`, in `phase` or else the current phase.
 
     Does nothing without a name or a recorder.
     """

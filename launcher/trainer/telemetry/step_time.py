@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 @frozen
 class StepTime:
-    """The duration of one or more steps on this rank, and its parts."""
+    """The duration of one or more steps on this rank, and the parts of it."""
 
     seconds: float = 0.0
     communication_s: float = 0.0  # in collectives: waiting for other ranks, and transfer
@@ -36,7 +36,7 @@ class StepTime:
 
     @property
     def compute_s(self) -> float:
-        """The remaining seconds, for forward, backward and optimizer."""
+        """The busy seconds without loading data: forward, backward and optimizer."""
         return self.busy_s - self.data_s
 
 
@@ -54,7 +54,7 @@ class Timer:
         self.seconds += time.perf_counter() - self._since_s
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield `items`, and add up the seconds that the iterator takes."""
+        """Yield `items`, and add up the seconds that their iterator takes to produce them."""
         iterator = iter(items)
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Reports a model's computation to a recorder, by hooks on its modules and by intercepting torch functions."""
+"""Records the operators of a model, by hooks on its modules and by intercepting calls of torch functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @contextmanager
 def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Record the operators of `model`, the functions between its modules, and all communication inside `with`."""
+    """Inside `with`, record the operators of `model`, the functions between its modules, and all communication."""
     with ExitStack() as undo:
         for name, module in model.named_modules():
             is_operator = next(module.children(), None) is None
@@ -33,7 +33,7 @@ def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 def kind_of(module: nn.Module) -> str:
-    """Return the kind of operator of a module: the snake-case name of its class, or of the first public base class.
+    """Return a module's kind of operator: its class name in snake case, or the first public base class's.
 
     >>> kind_of(nn.LayerNorm(2)), kind_of(nn.ReLU()), kind_of(nn.BatchNorm2d(2))
     ('layer_norm', 'relu', 'batch_norm2d')

@@ -54,7 +54,7 @@ def read_dcp(directory: Path) -> ForeignState:
 
 
 def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
-    """Return the kind (index in KINDS) and the parameter of an entry; for other entries None and what it holds."""
+    """Return the kind (index in KINDS) and the parameter of a DCP entry; for other entries, None and their meaning."""
     model, state = f"{MODEL}.", f"{OPTIMIZER}.{STATE}."
     if name.startswith(state):
         parameter, _, what = name.removeprefix(state).rpartition(".")

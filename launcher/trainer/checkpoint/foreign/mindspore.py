@@ -25,7 +25,7 @@ TYPES = {
 
 
 def read_mindspore(path: Path) -> ForeignState:
-    """Read the state from a file.
+    """Read a training state from a MindSpore checkpoint file.
 
     Raises:
         UnreadableError: the file is not a MindSpore checkpoint, or is truncated or modified.

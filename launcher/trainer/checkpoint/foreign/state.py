@@ -52,7 +52,7 @@ class ForeignTensor:
 
 
 class ForeignState:
-    """The tensors in another tool's files, by kind and parameter."""
+    """A training state in another tool's files: its tensors by kind (weights, moments) and parameter."""
 
     def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
         self.path, self.left_out = path, left_out
@@ -89,7 +89,7 @@ class ForeignState:
 
 
 def check_fits(state: ForeignState, like: Index, like_path: Path) -> None:
-    """Check the names, shapes and dtypes of all tensors against a checkpoint.
+    """Check that a state has the tensor names, shapes and dtypes of the checkpoint `like`.
 
     Raises:
         RefusedError: a tensor is missing, unknown, or has another shape or dtype. The message lists all faults.
@@ -129,7 +129,7 @@ def _faults(found: Mapping[str, ForeignTensor], like: Index) -> Iterator[str]:
 def write_checkpoint(
     output: Path, state: ForeignState, like: Index, like_path: Path, step: int, progress: Progress
 ) -> None:
-    """Write a trainer checkpoint from a matching state. Missing moments are zero.
+    """Write `state` as a checkpoint, with settings and tokenizer of the checkpoint `like`. Missing moments are zero.
 
     Raises:
         UsageError: the directory's name contains another step.

@@ -1,4 +1,4 @@
-"""Sharding of a network by strategies: its operators, the part that each rank computes, and the communication.
+"""Shards a network by strategies: traces its operators, and runs each rank's part with the communication it needs.
 
 To change an operator: operators/table.py, operators/record.py (an operator has one output, and communicates only
     statistics; a test shards it in every possible way).

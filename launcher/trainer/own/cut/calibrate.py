@@ -1,8 +1,8 @@
-"""Measurement of the costs for auto_parallel's search: compute rates and times of collectives on these ranks.
+"""Measures the costs for auto_parallel's search: compute rates, and times of collectives between these ranks.
 
 All ranks measure in float32 at the same time, so that shared cores and memory slow them down as in a real step.
-Each number is the slowest rank's, since all ranks wait for it. All ranks get the same numbers and make the same
-choice. Sizes are a rank's share of the network's largest product and of its largest tensor.
+Each number is the slowest rank's, since all ranks wait for it. All ranks get the same numbers, and so find the same
+plan. Sizes are a rank's share of the network's largest product and of its largest tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 21  # sizes of timed messages
 
 
 def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_states: int = 1) -> Costs:
-    """Measure the costs on these ranks for a network of this size. Takes about a second; all ranks must call it."""
+    """Measure compute and communication costs on these ranks, with the tensor sizes of `graph`. Takes about a second.
+
+    All ranks must call it. The search assumes `optimizer_states` optimizer tensors per parameter.
+    """
     timer = _Timer(groups, device)
     operator_s = timer.slowest(_chain(device)) / (2 * CHAIN)
     side, size, count = _sizes(graph, groups.ranks)
@@ -60,7 +63,7 @@ class _Timer:
         self._device = device
 
     def slowest(self, work: Callable[[], object], repeats: int = 4) -> float:
-        """Return the slowest rank's seconds for one call of `work`: the median over rounds of `repeats` calls."""
+        """Return the seconds that the slowest rank takes for one call of `work`, as a median over several rounds."""
         work()
         taken_s = []
         for _ in range(ROUNDS):
@@ -80,7 +83,7 @@ class _Timer:
 
 
 def _chain(device: torch.device) -> Callable[[], object]:
-    """Return a function that runs small operators forward and backward, to time the fixed cost of an operator."""
+    """Return a function that runs CHAIN tiny operators forward and backward, to time an operator's fixed cost."""
     start = torch.ones(16, device=device, requires_grad=True)
 
     def forward_and_backward() -> None:
@@ -93,10 +96,10 @@ def _chain(device: torch.device) -> Callable[[], object]:
 
 
 def _sizes(graph: Graph, ranks: int) -> tuple[int, int, int]:
-    """Return the sizes to measure with.
+    """Return the sizes to measure with: the side of square matrices, the bytes of a tensor, and a number of tensors.
 
-    These are the side of square matrices whose product has the FLOPs of a rank's share of the largest product, the
-    bytes of its share of the largest tensor, and the number of tensors of that size in its share of all tensors.
+    The product of the matrices has the FLOPs of a rank's share of the largest product. The tensor is a rank's share of
+    the largest one. That number of such tensors is its share of all tensors.
     """
     flops = max((operator.flops for operator in graph.operators), default=0)
     side = round(min(max((flops / ranks / 2) ** (1 / 3), MIN_SIDE), MAX_SIDE))
@@ -106,7 +109,7 @@ def _sizes(graph: Graph, ranks: int) -> tuple[int, int, int]:
 
 
 def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.device) -> list[CollectiveTime]:
-    """Fit latency and bandwidth of collectives in groups of `parts` ranks to a small and a large message."""
+    """Return latency and time per byte of each collective among `parts` ranks, from a small and a large message."""
     devices = (groups.ranks // parts, parts)
     rows = TensorLayout(devices, ((1,), ()))
     [gather] = steps_between(rows, TensorLayout(devices, ((), ())))
@@ -130,5 +133,5 @@ def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.d
 
 
 def _beyond(seconds: float, operator_s: float) -> float:
-    """Return the time without an operator's fixed cost, but at least a tenth: the fixed cost is measured, too."""
+    """Return `seconds` without the fixed cost `operator_s`, but at least a tenth of it, since both are measured."""
     return max(seconds - operator_s, seconds / 10)

@@ -1,6 +1,6 @@
 """The communication of a plan, as differentiable functions on a rank's part of a tensor.
 
-Every rank that holds a replica of a tensor has the tensor's full gradient. Backward is therefore:
+Every rank that holds a replica of a tensor also has the tensor's full gradient. So the backward of each function is:
 
     all-gather         slice the gradient, without communication
     slice              all-gather the gradients
@@ -24,7 +24,10 @@ Function = Callable[[Tensor], Tensor]
 
 
 def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Function:
-    """Return the function of a redistribution step. A slice without a gradient opens no group."""
+    """Return a function that runs one step of changing a tensor's sharding: a slice, all-gather or all-to-all.
+
+    A slice without a gradient does not communicate, so it opens no process group.
+    """
     if step.kind == "slice" and not has_gradient:
         members = step.group_of(groups.rank)
         return partial(_sliced, dim=step.dim, index=members.index(groups.rank), parts=len(members))
@@ -39,12 +42,12 @@ def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Functio
 
 
 def sum_of_outputs(group: Group) -> Function:
-    """Return a function that sums an output over the group."""
+    """Return a function that sums a partial output over the group; backward passes the gradient on."""
     return lambda part: _SumOfOutputs.apply(part, group)
 
 
 def sum_of_gradients(group: Group) -> Function:
-    """Return an identity function that sums the gradient over the group in backward."""
+    """Return a function that returns its argument, and sums the gradient over the group in backward."""
     return lambda tensor: _SumOfGradients.apply(tensor, group)
 
 

@@ -1,4 +1,4 @@
-"""The stages of a network on one rank. Each is a function that computes one operator, including its communication."""
+"""Builds the functions that run a sharded network on one rank: one per operator, including its communication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.trainer.parallel.collectives import ALONE
 
 @frozen
 class Stage:
-    """One operator on this rank: its function, and the indices of its inputs and output among all values."""
+    """One operator on this rank: its function, and the indices of its inputs and output in the list of all tensors."""
 
     compute: Local
     inputs: tuple[int, ...]
@@ -27,14 +27,14 @@ class Stage:
 
 
 class StageMaker:
-    """Makes the stages of a network. `held` has this rank's parts of parameters and buffers."""
+    """Builds a network's `Stage`s for this rank. `held` has the rank's parts of parameters and buffers."""
 
     def __init__(self, traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> None:
         self._traced, self._plan, self._groups, self._held = traced, plan, groups, held
         self.places = {name: place for place, name in enumerate(plan.graph.by_name)}  # of tensors among all values
 
     def stages(self) -> list[Stage]:
-        """Return the stages in order. All ranks must call it, since it opens groups."""
+        """Return one stage per operator, in order of computation. All ranks must call it, since it opens groups."""
         operators = self._plan.operators
         last = {name: place for place, planned in enumerate(operators) for name in planned.operator.inputs}
         stages: list[Stage] = []
@@ -57,7 +57,7 @@ class StageMaker:
         return stages
 
     def _adds_bias(self, product: PlannedOperator, following: PlannedOperator) -> bool:
-        """Return True if a product and its bias can be one stage, since nothing is communicated in between."""
+        """Return True if one stage can compute `product` and `following`, the addition of its bias."""
         return (
             product.operator.kind in TAKES_BIAS
             and following.operator.kind == "bias_add"
@@ -69,7 +69,7 @@ class StageMaker:
         )
 
     def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
-        """Return a function for an operator, or a product and its bias, with the communication before and after it."""
+        """Return a function for one operator (or a product and its bias) with communication before and after."""
         first, last = parts[0], parts[-1]
         before = self._before(first)
         if first is not last:
@@ -97,7 +97,7 @@ class StageMaker:
         return computed
 
     def _before(self, planned: PlannedOperator) -> list[list[Function]]:
-        """Return the communication that each input needs before an operator."""
+        """Return for each input of an operator the communication functions to apply to it first, in order."""
         graph, groups = self._plan.graph, self._groups
         found: list[list[Function]] = []
         for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):

@@ -1,4 +1,4 @@
-"""The groups of ranks that a plan communicates in. Each is opened at first use.
+"""The process groups in which a sharding plan communicates. Each is opened at first use.
 
 The ranks may form several replicas of a plan: global rank = replica * ranks + rank in the plan. Example with 8 ranks
 as 2 replicas of a plan for 4: the plan's group (0, 2) is the groups of global ranks (0, 2) and (4, 6).
@@ -20,7 +20,7 @@ from launcher.trainer.parallel.world import Transport, open_group, with_shared_m
 class Groups(AbstractContextManager["Groups"]):
     """The process groups of a plan, opened at first use. All ranks must request the same groups in the same order.
 
-    As a context manager it releases their shared memory, except after an error, as `open_world` does.
+    On exit, this context manager releases the groups' shared memory, except after an error (see `open_world`).
     """
 
     def __init__(
@@ -33,9 +33,7 @@ class Groups(AbstractContextManager["Groups"]):
         transport: Transport = "backend",
         existing: Iterable[Group] = (),
     ) -> None:
-        """Provide the groups of a plan for `ranks` ranks. torch.distributed must be initialised.
-
-        `existing` groups are reused.
+        """Set up groups for a plan with `ranks` ranks; reuse `existing`. torch.distributed must be initialised.
 
         Raises:
             RefusedLayoutError: the world size is not a multiple of `ranks`.
@@ -54,10 +52,10 @@ class Groups(AbstractContextManager["Groups"]):
         self._memories = ExitStack()
 
     def along(self, devices: Sequence[int], axes: Iterable[int], *, over_copies: bool = False) -> Group:
-        """Return this rank's group along some axes of the device matrix, in its replica or over all replicas.
+        """Return this rank's group along some axes of the grid of ranks `devices`, in its replica or over all.
 
         Raises:
-            UsageError: `transport` is "shared_memory", and the ranks of a group share no memory. All ranks raise it.
+            UsageError: `transport` is "shared_memory", and the ranks cannot share memory. All ranks raise it.
         """
         members = next(group for group in groups_along(devices, axes) if self.rank in group)
         assert members == tuple(sorted(members)), "the axes of a dim are in order"

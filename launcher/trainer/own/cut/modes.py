@@ -1,4 +1,4 @@
-"""The partition of each operator under a parallel mode. launcher/recipes/strategies.py describes the modes."""
+"""Chooses the partition of each operator in a parallel mode. launcher/recipes/strategies.py describes the modes."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def measured_plan(
     groups: Groups,
     device: torch.device,
 ) -> ShardingPlan:
-    """Return the plan for the ranks of `groups`. All ranks must call it: a search uses costs measured on these ranks.
+    """Return the sharding plan of a traced network for the ranks of `groups`. All ranks must call it.
 
-    Raises the same errors as `cuttings_for`.
+    A search measures its costs on these ranks. Raises the errors of `cuttings_for`.
     """
     is_searched = (mode, search_mode) == (AUTO, DYNAMIC_PROGRAMMING) and groups.ranks > 1
     costs = calibrated(traced.graph, groups, device) if is_searched else None
@@ -59,8 +59,8 @@ def cuttings_for(
 ) -> dict[str, Partition]:
     """Return every operator's partition over `ranks` ranks; in hybrid_parallel these are one replica's ranks.
 
-    `strategies` are by operator or module name, and override strategies set in the network's code. A search uses the
-    measured `costs`, or default ones.
+    The keys of `strategies` are operator or module names. They override strategies set in the network's code. A search
+    uses `costs`, or default costs.
 
     Raises:
         UsageError: a strategy does not fit its operator or names an unknown one, or the mode is unknown.
@@ -93,7 +93,7 @@ def cuttings_for(
 
 
 def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
-    """Return a partition of every operator along the batch, the first dim of the network's inputs.
+    """Return a partition of every operator along the batch, which is the first dim of the network's inputs.
 
     Operators without a batch dim, such as ones that take only parameters, are replicated.
 
@@ -122,7 +122,7 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
 
 
 def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[str, Strategy]:
-    """Return the strategies by operator. A module's strategy applies to its first operator."""
+    """Return `strategies` with operator names as keys. A module's strategy applies to its first operator."""
     names = {each.name for each in traced.graph.operators}
     found = {}
     for name, strategy in strategies.items():

@@ -1,7 +1,4 @@
-"""Tracing of a network to a graph of operators, with torch.fx and shapes from the meta device.
-
-No values are computed.
-"""
+"""Traces a network to a graph of operators, with torch.fx and the meta device. No values are computed."""
 
 from __future__ import annotations
 
@@ -36,9 +33,10 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def shard(module: Module, strategy: Strategy) -> Module:
-    """Set the strategy of a module that is an operator, such as nn.Linear or nn.ReLU; return the module.
+    """Set the sharding strategy of a module that is an operator, such as nn.Linear or nn.ReLU; return the module.
 
-    If the module has several operators, such as a linear layer and its bias, the strategy applies to the first.
+    A strategy has the number of parts along each dim of each input. If the module has several operators, such as a
+    linear layer and its bias, the strategy applies to the first.
 
     Raises:
         UsageError: `strategy` is not a valid strategy.
@@ -54,7 +52,7 @@ def shard(module: Module, strategy: Strategy) -> Module:
 
 
 class Operation(nn.Module):
-    """A module that calls one function with fixed options."""
+    """A module without parameters that calls one torch function, `function`, with fixed options."""
 
     function: ClassVar[Callable[..., Tensor]]
 
@@ -66,13 +64,13 @@ class Operation(nn.Module):
         return type(self).function(*inputs, **self.options)
 
     def shard(self, strategy: Strategy) -> Operation:
-        """Set the strategy: for each input, the number of parts along each dim. Return the module."""
+        """Set the sharding strategy: for each input, the number of parts along each dim. Return the module."""
         return shard(self, strategy)
 
 
 @frozen
 class Call:
-    """The computation of an operator on a rank, and the buffers that the operator updates."""
+    """The computation of an operator: a function of a rank's context, and the buffers that the operator updates."""
 
     local: Callable[[OpContext], Local]
     states: tuple[State, ...] = ()
@@ -80,7 +78,7 @@ class Call:
 
 @frozen
 class Traced:
-    """A network as a graph of operators, with its tensors and the operators' computations."""
+    """A traced network: its graph of operators, its parameters and buffers, and how to compute each operator."""
 
     graph: Graph
     calls: Mapping[str, Call]  # by operator
@@ -188,7 +186,7 @@ class _Trace:
         )
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        """Return a call's result: a Value, or a number or shape that is known without computing."""
+        """Record the operators of a call; return its result as a Value, or a number or shape that is known."""
         arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         if "input" in options:  # always the first argument of torch's functions
             arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
@@ -232,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Redirect later uses of an in-place operator's argument to its result; raise for inputs and views."""
+        """Make later uses of a tensor that an operator changed in place use `value`; raise for inputs and views."""
         changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         name = values[changed].name
@@ -249,7 +247,7 @@ class _Trace:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return a module's description. The operators recorded next get its name."""
+        """Return the function that records a call of `module`, and arguments for it. Name the operators by `path`."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):
@@ -315,7 +313,7 @@ class _Trace:
         return self._leaf(name, tensor)
 
     def _free(self, name: str) -> str:
-        """Return the name, with a number appended if it is already used."""
+        """Return `name`, with a number appended if another operator or tensor has it."""
         number, free = 0, name
         while free in self._taken:
             number += 1

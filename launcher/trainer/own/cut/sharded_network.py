@@ -1,4 +1,4 @@
-"""A network that runs by a sharding plan: this rank's shards of parameters, and its computation of each operator.
+"""A network that runs a sharding plan: this rank's shards of parameters, and its computation of each operator.
 
 Groups, boxes and a function for each operator are prepared when the network is created, not in each step.
 """
@@ -24,7 +24,7 @@ from launcher.trainer.parallel.collectives import Group, all_reduce
 
 
 class ShardedNetwork(nn.Module):
-    """This rank's part of a network. Parameters and buffers keep the names of the original network.
+    """This rank's part of a network that is sharded by a plan. Parameters and buffers keep their original names.
 
     All ranks must create and call sharded networks in the same order. Unused parameters are left out.
 
@@ -70,13 +70,13 @@ class ShardedNetwork(nn.Module):
         ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the loss, which every rank has in full.
+        """Return the loss, the same full value on every rank of the plan.
 
         An input is the full batch, or this rank's part of it (`input_boxes`). With several replicas of the plan, it
         may also be the concatenated batches of all replicas.
 
         Raises:
-            UsageError: an input has any other shape, or the weights were changed before gradients were summed.
+            UsageError: an input has another shape, or the weights were changed before gradients were summed.
         """
         self._check_call(inputs)
         values: list[Tensor | None] = [None] * len(self._places)
@@ -124,7 +124,7 @@ class ShardedNetwork(nn.Module):
         return [parameter._version for _, group in self._sums for parameter in group]  # noqa: SLF001 - as autograd counts changes
 
     def _of_copy(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return this replica's rows if the tensor is the batch of all replicas; otherwise return it unchanged."""
+        """Return this replica's rows if `tensor` is the batch of all replicas; otherwise return `tensor`."""
         groups = self._groups
         if groups.copies == 1 or not shape or tuple(tensor.shape) != (groups.copies * shape[0], *shape[1:]):
             return tensor
@@ -170,22 +170,22 @@ class ShardedNetwork(nn.Module):
         return all_reduce(loss.detach().clone(), group).div_(self._groups.copies)
 
     def input_boxes(self) -> list[Box]:
-        """Return this rank's part of each input."""
+        """Return this rank's part of each input, as a box (a range in each dim); empty for unused inputs."""
         return [Box((), ()) if wanted is None else wanted[2] for wanted in self._inputs]
 
     def box_held(self, name: str) -> Box:
-        """Return this rank's part of a parameter or buffer."""
+        """Return this rank's part of a parameter or buffer, as a box: a range in each dim."""
         return self._boxes[name]
 
     def part_held(self, name: str) -> Tensor:
         return self._held[name]
 
     def whole_parameters(self) -> dict[str, Tensor]:
-        """Return all full parameters. All ranks must call it."""
+        """Gather the full parameters from all ranks, and return them by name. All ranks must call it."""
         return {name: self._gathered(name, self._held[name]) for name in self._traced.parameters}
 
     def whole_gradients(self) -> dict[str, Tensor]:
-        """Return the full gradients of all parameters after `sum_gradients`. All ranks must call it."""
+        """Gather the full gradients after `sum_gradients`, and return them by name. All ranks must call it."""
         names = self._traced.parameters
         return {name: self._gathered(name, _gradient_of(self.get_parameter(name))) for name in names}
 
@@ -219,7 +219,7 @@ class ShardedNetwork(nn.Module):
         yield from seen.items()
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
-        """Return the groups to sum gradients over, each with its parameters."""
+        """Return each group of ranks that sums gradients, with its parameters."""
         found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
         axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters
@@ -239,7 +239,7 @@ def _gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
-    """Return a rank's part of a full tensor, or a tensor that already is the part; raise for any other shape."""
+    """Return the part `box` of a tensor of shape `shape`, or a tensor that already is the part; else raise."""
     if tuple(tensor.shape) == shape:
         return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:
@@ -251,7 +251,7 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
 
 
 def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Register a tensor under a dotted name, creating modules for the path; raise if it is an attribute already."""
+    """Register a tensor under a dotted name, creating modules for its path. Raise if the name is taken."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
         raise UsageError(f"{name} is also an attribute of a sharded network", hint="rename it in the network")

@@ -13,10 +13,7 @@ from launcher.trainer.parallel.world import World
 
 
 class Buffers:
-    """A network's buffers by name, also after a move to another device.
-
-    If ranks' buffers differ, rank 0's are saved.
-    """
+    """Access to a network's buffers by name, and a copy (`saved`) for checkpoints. Rank 0's buffers are saved."""
 
     def __init__(self, network: nn.Module) -> None:
         """Make all buffers contiguous, so that they can be written to. Shared buffers stay shared."""
@@ -31,7 +28,7 @@ class Buffers:
             self.saved[name] = buffer.detach().clone() if buffer.is_floating_point() else buffer.double()
 
     def of(self, name: str) -> Tensor:
-        """Return the current buffer with this name. A shared buffer has several names."""
+        """Return the buffer that the network currently has under this name. A shared buffer has several names."""
         path, _, own = name.rpartition(".")
         return self._modules[path].get_buffer(own)
 
@@ -47,9 +44,9 @@ class Buffers:
             saved.copy_(of_rank_0(self.of(name), world.device))
 
     def take(self) -> None:
-        """Copy the values in `saved` to the network's buffers.
+        """Copy the values in `saved`, restored from a checkpoint, to the network's buffers.
 
-        A checkpoint rounds large integers to float32. If the network's value rounds to the same number, it is kept.
+        A checkpoint rounds large integers to float32. A buffer that rounds to the same number is not changed.
         """
         for name, saved in self.saved.items():
             buffer = self.of(name)
@@ -58,7 +55,7 @@ class Buffers:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore all buffers on exit. Traced code may change them or replace them by proxies."""
+        """Restore all buffers on exit. Inside, traced code may change them or replace them by proxies."""
         buffers = {name: self.of(name) for name in self.saved}
         values = {name: buffer.clone() for name, buffer in buffers.items()}
         places = _buffers_of(self._network)

@@ -1,4 +1,4 @@
-"""Traces of a network's calls in training and evaluation mode, and the parameters that each call uses."""
+"""Traces a network's calls in training and evaluation mode, and finds the parameters that each call uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Arguments:
 
 @frozen
 class TracedNetwork:
-    """A network's calls, and the constants in its code by torch.fx's names for them."""
+    """A trace of a network: its calls as torch.fx nodes, and the constants in its code under torch.fx's names."""
 
     network: nn.Module
     nodes: Sequence[fx.Node]
@@ -65,10 +65,7 @@ class TracedNetwork:
         return []
 
     def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
-        """Return the calls that `wanted` depends on, in order.
-
-        Inputs of the Transformer call `skipped` are left out.
-        """
+        """Return the nodes that `wanted` depends on, in order, but not the inputs of the Transformer call `skipped`."""
         found: set[fx.Node] = set()
         collect: Callable[[fx.Node], Any] = found.add
         fx.node.map_arg(list(wanted), collect)
@@ -80,7 +77,7 @@ class TracedNetwork:
         return [node for node in self.nodes if node in found and node.op != "output"]
 
     def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
-        """Return the first call with parameters that `wanted` depends on, or None."""
+        """Return the first node with parameters among the nodes that `wanted` depends on, or None."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
     def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:
@@ -165,7 +162,7 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
 
 
 def _check_in_place(found: TracedNetwork) -> None:
-    """Raise if a tensor is changed in place and then used under its earlier name: stages would not see the change."""
+    """Raise if a tensor is changed in place and used again. A stage that skips the change would see the old value."""
     place = {node: number for number, node in enumerate(found.nodes)}
     for node in found.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -185,7 +182,7 @@ def _check_in_place(found: TracedNetwork) -> None:
 
 
 def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
-    """Replace `tensor.dtype` and `tensor.device` by their values for tensors that depend on parameters.
+    """In a trace, replace `tensor.dtype` and `tensor.device` of tensors that depend on parameters by their values.
 
     A mask in the dtype of an embedding can then be computed without the embedding. A call with `rows` determines the
     values. Constants that are the CPU's device become `device`.
@@ -208,7 +205,7 @@ def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> Non
 
 
 def masks_of(node: fx.Node) -> dict[str, Any]:
-    """Return the arguments of a Transformer's call that every stage computes, by name."""
+    """Return the mask arguments of a Transformer call by name, which every pipeline stage computes."""
     return {name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS}
 
 

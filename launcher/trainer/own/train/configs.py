@@ -32,7 +32,7 @@ class EmbeddingOpParallelConfig:
     """The parallel configuration of one embedding.
 
     With `vocab_emb_dp` every model-parallel rank holds the full table; otherwise each holds some of its rows.
-    `TransformerOpParallelConfig.embedding_dp_mp_config` is the configuration with the network's setting.
+    `TransformerOpParallelConfig.embedding_dp_mp_config` returns one with the network's `vocab_emb_dp`.
     """
 
     data_parallel: int = 1
@@ -46,7 +46,7 @@ class EmbeddingOpParallelConfig:
 
 @frozen
 class TransformerRecomputeConfig:
-    """The activations to recompute in backward. Collectives in a recomputed layer are always repeated."""
+    """The options of activation recompute. Recomputing a layer in backward also repeats its collectives."""
 
     recompute: bool = False
     parallel_optimizer_comm_recompute: bool = False  # weights are never gathered layer by layer
@@ -140,7 +140,7 @@ class TransformerOpParallelConfig:
 
 @frozen
 class NetworkModel:
-    """The classes of network and optimizer. Checkpoints with other classes are refused."""
+    """The classes of network and optimizer. A training resumes only from checkpoints with the same classes."""
 
     network: str = ""  # class name
     optimizer: str = ""  # class name
@@ -148,14 +148,14 @@ class NetworkModel:
 
 @frozen
 class NetworkData:
-    """The order of the samples. Checkpoints with another order are refused."""
+    """The order of the samples. A training resumes only from checkpoints with the same order."""
 
     shuffle: bool = True
 
 
 @frozen
 class NetworkTrainConfig:
-    """The schedule of a training, with the names of `train`'s arguments, as `programs/loop.py` needs it."""
+    """The arguments of `train` that the training loop (programs/loop.py) uses, under the same names."""
 
     epochs: int = 1
     steps: int = 0  # optimizer steps after which to stop; 0: after the epochs

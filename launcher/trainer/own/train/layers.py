@@ -33,7 +33,7 @@ MASKED = -10000.0  # added to masked scores, as in MindSpore: rows that are full
 
 
 class _Layers(nn.Module):
-    """A stack of layers for `length` positions. `blocks` maps layer numbers to the layers of this pipeline stage."""
+    """A stack of layers for sequences of `length` positions. `blocks` has this pipeline stage's layers by number."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class _Layers(nn.Module):
                 module.is_residual = post_layernorm_residual
 
     def begin(self, draws: DropoutBits | None) -> None:
-        """Set the dropout random bits for the next calls. With None, training mode uses torch's generator."""
+        """Set the random bits for dropout in the next calls. With None, training mode uses torch's generator."""
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return the dropout random bits of a call: the ones `train` set, or new ones seeded by torch's generator."""
+        """Return the random bits for dropout: the ones set by `begin`, or new ones; None if nothing is dropped."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
@@ -126,9 +126,9 @@ class TransformerEncoder(_Layers):
         self.seq_length = seq_length
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, None]:
-        """Return the encoded states, BSD, and None where MindSpore returns cached keys and values.
+        """Return the encoded states (BSD), and None in place of MindSpore's cached keys and values.
 
-        `attention_mask`, BSS, is 1 if a position (second dim) may attend to another (third dim), and 0 otherwise.
+        `attention_mask` (BSS) is 1 if a position (second dim) may attend to another (third dim), and 0 otherwise.
         Without a mask, every position attends to every other.
 
         Raises:
@@ -143,7 +143,7 @@ class TransformerEncoder(_Layers):
 
 
 class TransformerDecoder(_Layers):
-    """A stack of layers like `TransformerEncoder`'s, with cross-attention between the two blocks."""
+    """A stack of layers like `TransformerEncoder`'s, with cross-attention before the feed-forward block."""
 
     def __init__(
         self,
@@ -189,9 +189,9 @@ class TransformerDecoder(_Layers):
         encoder_output: Tensor,
         memory_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """Return the decoded states, BTD, and None where MindSpore returns cached keys and values.
+        """Return the decoded states (BTD), and None in place of MindSpore's cached keys and values.
 
-        Masks are like `TransformerEncoder`'s: `decoder_mask` is BTT, `memory_mask` is BTS.
+        Masks are 1 where a target position may attend: `decoder_mask` (BTT) to targets, `memory_mask` (BTS) to sources.
 
         Raises:
             UsageError: a tensor has the wrong shape.
@@ -275,7 +275,7 @@ class Transformer(nn.Module):
 
     @property
     def streams_length(self) -> int:
-        """S + T: the positions of a message between stages, in which both streams are concatenated."""
+        """The number of positions in a message between stages: S, or S + T if there is a decoder."""
         return self.src_seq_length + (0 if self.decoder is None else self.tgt_seq_length)
 
     def layers_on(self, stage: Stage) -> list[nn.Module]:
@@ -286,10 +286,7 @@ class Transformer(nn.Module):
         ]
 
     def keep(self, stage: Stage) -> None:
-        """Keep only the layers of a pipeline stage.
-
-        `forward` then returns the streams on all stages except the last.
-        """
+        """Remove the layers of other pipeline stages. `forward` then returns the next stage's input, if any."""
         self.stage, kept = stage, {id(layer) for layer in self.layers_on(stage)}
         for layers in (self.encoder, self.decoder):
             if layers is not None:
@@ -306,11 +303,12 @@ class Transformer(nn.Module):
         *,
         received: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, None, None]:
-        """Return the decoder's output, BTD, or without a decoder the encoder's, BSD, and None twice.
+        """Return (output, None, None), as MindSpore's module does if `use_past` is False.
 
-        MindSpore's module returns two None, too, if `use_past` is False. The inputs are vectors, BSD and BTD. Masks
-        are BSS, BTT and BTS, with the meaning that they have for `TransformerEncoder` and `TransformerDecoder`. On
-        later pipeline stages, `received` replaces the inputs.
+        `output` is the decoder's (BTD), or the encoder's (BSD) if there is no decoder. The inputs are vectors (BSD and
+        BTD). Masks (BSS, BTT and BTS) are those of `TransformerEncoder` and `TransformerDecoder`. After the first
+        pipeline stage, `received` replaces the inputs. Stages before the last return one tensor, the next stage's
+        `received`.
 
         Raises:
             UsageError: a tensor has the wrong shape.
@@ -350,7 +348,7 @@ def _config(
 
 
 def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_config: object) -> None:
-    """Raise if an argument of MindSpore's modules that is not supported has been set."""
+    """Raise a UsageError if the caller sets an argument that MindSpore's modules have and these do not support."""
     if any(each != torch.float32 for each in types):
         told = ", ".join(str(each) for each in types)
         raise UsageError(
@@ -365,7 +363,7 @@ def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_c
 
 
 def _added(mask: Tensor | None, hidden_BTD: Tensor, keys: int, told: str) -> Tensor | None:
-    """Return the bias for attention scores, B1TS, from a mask of ones and zeros, BTS."""
+    """Return the bias (B1TS) to add to attention scores for a mask of ones and zeros (BTS), or None without a mask."""
     if mask is None:
         return None
     check_shape(mask, (*hidden_BTD.shape[:2], keys), told)

@@ -20,14 +20,14 @@ class Optimizer(Protocol):
     def learning_rate(self) -> LearningRate: ...
 
     def rule(self) -> update_rules.Rule:
-        """Return the update rule, which is independent of ranks."""
+        """Return the update rule: the formula for a parameter, without gradient communication."""
 
 
 class _WithRate:
     learning_rate: LearningRate
 
     def __post_init__(self) -> None:
-        """Raise a UsageError if parameters are passed as the learning rate: torch's optimizers take them first."""
+        """Raise a UsageError if the learning rate is iterable, such as the parameters that torch's optimizers take."""
         if hasattr(self.learning_rate, "__iter__"):
             raise UsageError(
                 f"{type(self).__name__}: learning_rate is a {type(self.learning_rate).__name__}",
@@ -77,7 +77,7 @@ class Momentum(_WithRate):
 
 
 def in_words(optimizer: Optimizer) -> str:
-    """Format an optimizer with its arguments; a function is shown by its name."""
+    """Return an optimizer's class and arguments as text, such as "AdamW(learning_rate=0.001, ...)"."""
     fields = {name: getattr(optimizer, name) for name in getattr(optimizer, "__dataclass_fields__", ())}
     numbers = (
         f"{name}={getattr(value, '__qualname__', type(value).__name__) if callable(value) else value}"

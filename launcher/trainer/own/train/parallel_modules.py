@@ -20,11 +20,7 @@ from launcher.trainer.own.train.configs import EmbeddingOpParallelConfig, OpPara
 
 
 def check_shape(tensor: Tensor, shape: Sequence[int | None], what: str) -> None:
-    """Raise if a tensor does not have the expected shape. None matches any length.
-
-    Raises:
-        UsageError: the shape differs. The message has both shapes.
-    """
+    """Raise a UsageError if a tensor does not have the expected shape. None matches any length."""
     is_right = tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )
@@ -74,7 +70,7 @@ class VocabEmbedding(nn.Module):
         return self.word.weight
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors, in the shape of the ids plus one dim, and the table.
+        """Return the ids' vectors, with one more dim than the ids, and the table.
 
         Raises:
             UsageError: an id is not a row of the table. On accelerators this is not checked for a sharded table.
@@ -96,7 +92,7 @@ class AttentionMask(nn.Module):
         self.seq_length, self.parallel_config = seq_length, parallel_config
 
     def forward(self, input_mask: Tensor) -> Tensor:
-        """Return a causal mask, BTT, from a padding mask, BT. In both, 1 is visible and 0 masked.
+        """Return a causal mask (BTT) from a padding mask (BT). In both, 1 is visible and 0 masked.
 
         A padded position attends to nothing.
 
@@ -111,7 +107,7 @@ class AttentionMask(nn.Module):
 class CrossEntropyLoss(nn.Module):
     """The mean of -log p(label) over the positions that a mask selects.
 
-    Under `train` it is the mean over the global batch, independent of the layout.
+    Under `train`, the mean is over the global batch for any layout of ranks.
     """
 
     def __init__(self, parallel_config: OpParallelConfig | None = None) -> None:
@@ -121,11 +117,11 @@ class CrossEntropyLoss(nn.Module):
         self._divisors: Iterator[Tensor] | None = None
 
     def begin(self, divisors: Sequence[Tensor]) -> None:
-        """Set the divisors of the next calls, one per call."""
+        """Set the numbers by which the next calls divide their sums of losses, one number per call."""
         self._divisors = iter(divisors)
 
     def forward(self, logits: Tensor, label: Tensor, input_mask: Tensor) -> Tensor:
-        """Return the loss, a scalar, of logits, NV, labels, N, and a mask of weights, N.
+        """Return the loss, a scalar, for `logits` (NV), labels (N), and a mask of weights (N).
 
         Raises:
             UsageError: a tensor has the wrong shape.
@@ -145,11 +141,11 @@ class CrossEntropyLoss(nn.Module):
 
 
 class DrawnDropout(nn.Module):
-    """A replacement for `nn.Dropout` in training. The training sets its random bits before each micro batch.
+    """A replacement for `nn.Dropout` whose masks do not depend on the layout of ranks.
 
-    The first dim of the input must be the rows of the micro batch, or rows and positions merged: B... or (B T)...
-    Only the size of that dim is checked. Inputs with positions first, whose number is a multiple of the rows, get
-    different masks on each layout.
+    `begin` sets its random bits before each micro batch. The first dim of the input must be the rows of the micro
+    batch, or rows and positions merged: B... or (B T)... Only the size of that dim is checked. Inputs with positions
+    first, whose number is a multiple of the rows, get different masks on each layout.
     """
 
     def __init__(self, p: float, place: str) -> None:
@@ -160,7 +156,7 @@ class DrawnDropout(nn.Module):
         self._calls = 0  # calls with these random bits; each call has different masks
 
     def begin(self, draws: DropoutBits | None) -> None:
-        """Set the dropout random bits of the next calls. With None they drop nothing."""
+        """Set the random bits for the next calls. With None they drop nothing."""
         self._draws, self._calls = draws, 0
 
     def forward(self, tensor: Tensor) -> Tensor:
@@ -180,11 +176,7 @@ class DrawnDropout(nn.Module):
 
 
 def draw_dropouts(network: nn.Module) -> None:
-    """Replace every `nn.Dropout` of a network by a `DrawnDropout`, identified by the module's first path.
-
-    Raises:
-        UsageError: a dropout has another class, such as nn.Dropout2d.
-    """
+    """Replace every `nn.Dropout` of a network by a `DrawnDropout`; raise a UsageError for others, such as Dropout2d."""
     drawn: dict[int, DrawnDropout] = {}
     for path, module in list(network.named_modules(remove_duplicate=False)):
         if not isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the class of all of them

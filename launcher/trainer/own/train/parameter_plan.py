@@ -1,4 +1,4 @@
-"""The assignment of a custom network's parameters to ranks, and this rank's part of the network.
+"""Assigns a custom network's parameters to ranks, and reduces the network to this rank's part.
 
 pipeline          a stage holds the parameters that its part of the network uses (`pipeline_parts.py`)
 model parallel    layers are sharded like the bundled Transformer's (`trainer/plan.py`), embedding tables by rows
@@ -43,26 +43,26 @@ class NetworkPlan:
     shared: str | None  # a parameter that the first and the last stage both use; the first owns it
 
     def owned(self, stage: int) -> list[str]:
-        """Return the parameters of a stage, except the one that an earlier stage owns."""
+        """Return the names of the parameters that a stage holds, except one that the first stage owns (`shared`)."""
         copies = {self.shared} if stage > 0 else set()
         return [name for name in self.parameters if name in self.held[stage] and name not in copies]
 
     def placements(self, names: Names, model_parallel: Group) -> dict[str, Placement]:
-        """Return the part of each parameter that this model-parallel rank holds."""
+        """Return this model-parallel rank's shard of each named parameter."""
         return {name: placement_of(self.parameters[name], self.dims.get(name), model_parallel) for name in names}
 
 
 def plan_network(
     network: nn.Module, parts: Sequence[nn.Module], stages: Sequence[Stage], mp: int, *, is_traced: bool
 ) -> NetworkPlan:
-    """Return the plan of a network on `mp` model-parallel ranks.
+    """Return the division of a network's parameters over the pipeline `stages` and `mp` model-parallel ranks.
 
-    `parts` has the module that each pipeline stage computes. They consist of the network's own modules: all of them,
-    or, if `is_traced`, only the ones that are used.
+    `parts` has the module that each stage computes, built from the network's own modules. If `is_traced`, it contains
+    only modules that are used.
 
     Raises:
         UsageError: a parameter is not used.
-        RefusedLayoutError: the network cannot be divided in this way.
+        RefusedLayoutError: the network cannot be divided over these stages and ranks.
     """
     parameters = dict(network.named_parameters())
     names = {id(parameter): name for name, parameter in parameters.items()}
@@ -106,7 +106,7 @@ def apply_plan(
     *,
     device: torch.device,
 ) -> dict[str, nn.Parameter]:
-    """Reduce the module of a pipeline stage to this rank's part; return its parameters in the network's order.
+    """Reduce a pipeline stage's module to this rank's part; return the part's parameters, in the network's order.
 
     `whole` returns a parameter's full initial value. It is called for every parameter of the network, in the same
     order on every rank.
@@ -135,7 +135,7 @@ def apply_plan(
 
 
 def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) -> tuple[Stage, ...]:
-    """Return the stages of the network's Transformer from `parallel.stages`, or assigned by cost.
+    """Return the pipeline stages of the network's Transformer, from `parallel.stages` or else balanced by cost.
 
     Raises:
         RefusedLayoutError: there are fewer layers than stages.
@@ -161,7 +161,7 @@ def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) ->
 
 
 def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
-    """Yield the sharded modules and their styles; shared modules several times."""
+    """Yield each module to shard, with its tensor-parallel style. A module used in several places may occur again."""
     for module in network.modules():
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp:
             yield module.word, VOCABULARY_ROWS
@@ -173,7 +173,7 @@ def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
 
 
 def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
-    """Yield the ids of a part's parameters, excluding Transformer layers on other stages."""
+    """Yield the ids of the parameters of `part`, except those of Transformer layers on other stages."""
     elsewhere: set[int] = set()
     for module in part.modules() if stage.count > 1 else ():
         if isinstance(module, Transformer):
@@ -183,7 +183,7 @@ def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
 
 
 def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> None:
-    """Raise if a module's `pipeline_stage` differs from the stage that uses its parameters."""
+    """Raise if a module's `pipeline_stage` attribute differs from the stage that uses the module's parameters."""
     for path, module in network.named_modules():
         wanted = vars(module).get("pipeline_stage")
         own = {f"{path}.{name}" for name, _ in module.named_parameters()}
@@ -199,7 +199,7 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
 def _shared(
     held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter], of_layers: Collection[str]
 ) -> str | None:
-    """Return the parameter of both the first and the last stage, or None; raise if stages share any other."""
+    """Return the parameter that the first and last stage share, or None. Raise if stages share any other."""
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     for name in names:
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
@@ -217,7 +217,7 @@ def _shared(
 
 
 def check_parameters(network: nn.Module) -> None:
-    """Raise if the network's parameters cannot be trained together.
+    """Check that all parameters of the network can be trained.
 
     Raises:
         UsageError: there are no parameters, or a parameter is frozen or on the meta device, or their dtypes differ.

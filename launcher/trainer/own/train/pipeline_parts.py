@@ -1,8 +1,8 @@
-"""The parts of a network for pipeline stages: the code before its Transformer, the layers, and the code after it.
+"""Splits a network into pipeline stages: the code before its Transformer, the layers, and the code after it.
 
-    first stage      the code that computes the Transformer's inputs and masks; the first layers
-    other stages     the code that computes the masks; some of the layers, on the previous stage's output
-    last stage       like other stages; then the code that uses the Transformer's output, and the loss
+    first stage      computes the Transformer's inputs and masks, and the first layers
+    other stages     compute the masks, and some of the layers from the previous stage's output
+    last stage       like other stages; then computes the code that uses the Transformer's output, and the loss
 
 Every stage has the full batch. Values that depend only on the batch are computed on every stage that needs them.
 """
@@ -23,13 +23,13 @@ from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, DrawnD
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
-    """Return the network of each of the `count` pipeline stages, made of the network's own modules.
+    """Return one module per pipeline stage, which computes that stage's part of the traced network `found`.
 
-    It has the network's arguments, plus RECEIVED on all stages except the first. Its Transformer still has all layers.
+    It has the network's arguments, and after the first stage also RECEIVED. Its Transformer still has all layers.
 
     Raises:
-        RefusedLayoutError: for several stages the network needs exactly one Transformer, whose masks depend on no
-            parameters.
+        RefusedLayoutError: for several stages, the network must have exactly one Transformer, whose masks do not
+            depend on parameters.
     """
     if count == 1:
         return [found.part(found.output)]
@@ -51,14 +51,14 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
 
 @frozen
 class LossMasks:
-    """The masks of a network's cross entropies, as a network that computes them from the batch."""
+    """The masks of a network's CrossEntropyLoss calls, as a module that computes the masks from a batch."""
 
     network: nn.Module
     paths: tuple[str, ...]  # the loss module of each call
 
     @torch.no_grad()
     def counts(self, inputs: Sequence[Tensor], dtype: torch.dtype) -> dict[str, list[Tensor]]:
-        """Return the sums of the masks over the batch: for each loss module one sum per call, in float32 or float64."""
+        """Return the sums of the masks over a batch, by loss module: one float32 or float64 sum per call."""
         found: dict[str, list[Tensor]] = {}
         for path, mask in zip(self.paths, self.network(*(each.clone() for each in inputs)), strict=True):
             found.setdefault(path, []).append(mask.to(torch.promote_types(dtype, torch.float32)).sum())
@@ -66,9 +66,9 @@ class LossMasks:
 
 
 def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
-    """Return the masks of a network's cross entropies, or None if it calls none.
+    """Return the masks of the CrossEntropyLoss calls of a traced network, or None if it has no such call.
 
-    With `of_stages` only the calls that the network's result needs are included, as in pipeline stages.
+    `of_stages` excludes calls that the network's result does not need, because pipeline stages do not run them.
 
     Raises:
         UsageError: a mask depends on parameters.
@@ -88,10 +88,10 @@ def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
 
 
 def check_uses(found: TracedNetwork, cut: Mapping[str, Tensor], mp: int) -> None:
-    """Raise if code uses sharded parameters outside the modules that support it.
+    """Check that only modules that support sharding use the sharded parameters `cut`.
 
     Raises:
-        RefusedLayoutError: the code uses an embedding's table or a layer's weight directly.
+        RefusedLayoutError: other code uses an embedding's table or a layer's weight.
     """
     names = {id(parameter): name for name, parameter in cut.items()}
     for node in found.nodes:
@@ -127,7 +127,7 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
 
 
 def _check_dropouts(networks: Sequence[fx.GraphModule]) -> None:
-    """Raise if several stages share a dropout module: masks are numbered by the module's calls."""
+    """Raise if several stages call one dropout module. A stage's calls number the masks, so they would repeat."""
     called: dict[str, int] = {}
     for index, network in enumerate(networks):
         for path, module in network.named_modules():

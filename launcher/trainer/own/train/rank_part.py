@@ -1,4 +1,4 @@
-"""One rank's part of a custom network, which computes the loss of some rows of a batch."""
+"""One rank's part of a custom network: a pipeline stage with model-parallel shards of its parameters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from launcher.trainer.parallel.world import World
 
 
 class _DrawingModules:
-    """A network's modules with dropout. Their random bits depend only on row, position and step, not on the layout."""
+    """A network's dropout modules. Their masks depend on row, position and step, and not on the layout of ranks."""
 
     def __init__(self, network: nn.Module, seed: int) -> None:
         modules = list(network.modules())
@@ -38,14 +38,14 @@ class _DrawingModules:
         self._length, self._seed = max((each.length for each in stacks), default=1), seed
 
     def begin(self, row_B: Tensor, step: int | None) -> None:
-        """Set the modules' dropout random bits for these rows of a step. With `step` None they drop nothing."""
+        """Set the modules' random bits for these rows of a step. In evaluation, `step` is None: nothing is dropped."""
         draws = None if step is None else DropoutBits.of(row_B, self._length, seed=self._seed, step=step)
         for module in self._modules:
             module.begin(draws)
 
 
 class DividedNetwork:
-    """One rank's part of a network: a pipeline stage with model-parallel shards of layers and tables."""
+    """One rank's part of a custom network: a pipeline stage with model-parallel shards of layers and tables."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class DividedNetwork:
         parts_may_differ: bool = False,
         check_gradients: bool = False,
     ) -> None:
-        """Divide `network`, which is called with the items of samples, and which this modifies.
+        """Check `network` and reduce it in place to this rank's part. All ranks must call this.
 
-        All ranks must call this; all start with rank 0's values.
+        The network is called with the items of the samples. All ranks start with rank 0's weights and buffers.
 
         Raises:
             UsageError: the network is not supported.
@@ -112,24 +112,24 @@ class DividedNetwork:
         return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
-        """Return the divisors of each cross entropy: the sums of its masks over the full batch, one per call.
+        """Return the divisors of each CrossEntropyLoss by path: its mask's sum over the full batch, one per call.
 
-        With `step` None these are the calls in evaluation mode.
+        `step` None stands for evaluation mode, in which the calls may differ.
         """
         masks = self._masks[step is not None]
         return {} if masks is None or not self.stage.is_last else masks.counts(inputs, self.dtype)
 
     def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
-        """Prepare to compute the rows with these indices in the global batch. With `step` None dropout is off."""
+        """Set dropout masks and loss divisors for the global batch's rows `row_B`. With `step` None dropout is off."""
         self._drawing.begin(row_B, step)
         for path, values in divisors.items():
             _cross_entropy(self.part, path).begin(values)
 
     def compute(self, inputs: Rows, received: Tensor | None) -> Tensor:
-        """Return the loss of some rows in float32 or float64, or the next stage's input on all stages except the last.
+        """Return the loss of some rows (float32 or float64) on the last stage, and the next stage's input on others.
 
         Raises:
-            UsageError: the network returns anything other than one number.
+            UsageError: the network does not return one number.
         """
         options = {} if received is None else {RECEIVED: received}
         value = self.part(*inputs, **options)
@@ -147,12 +147,12 @@ class DividedNetwork:
         return rows, self.transformer.streams_length, self.transformer.hidden_size
 
     def state(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return a state dict for the original network from full parameters, with separate storage for each tensor."""
+        """Return the original network's state dict, on the CPU, from the full parameters `whole` and the buffers."""
         found = {key: self.buffers.of(key) if name is None else whole[name] for key, name in self._keys.items()}
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
-        """Return the network's calls, or None and a remark; with several stages, raise if it cannot be traced."""
+        """Return the traced network, or None if it cannot be traced. With several stages raise instead."""
         pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
@@ -168,7 +168,7 @@ class DividedNetwork:
             return None
 
     def _check_layout(self, found: TracedNetwork, *, is_validated: bool) -> None:
-        """Raise if the trace shows code that the layout does not support."""
+        """Raise a RefusedLayoutError if the traced code is not supported with this layout of ranks."""
         layout, pp = self._world.place.layout, self._world.pp.size
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
@@ -183,7 +183,7 @@ class DividedNetwork:
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the masks of losses in training and evaluation; None and a remark if one depends on parameters."""
+        """Return the loss masks of training (True) and evaluation (False), or None if masks depend on parameters."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -203,9 +203,9 @@ class DividedNetwork:
         may_differ: bool,
         seed: int,
     ) -> None:
-        """Raise if the loss depends on the division of a batch, or if the layout does not support the network's code.
+        """Run the self-check: raise if the loss depends on a batch's division, or if the code cannot run with mp or pp.
 
-        Anything else that differs from training on one rank becomes a remark.
+        Other differences from training on one rank are added to `remarks`.
         """
         layout, trial = self._world.place.layout, copy.deepcopy(network).cpu()
         _DrawingModules(trial, seed).begin(torch.arange(len(rows[0])), 1)
@@ -229,7 +229,7 @@ class DividedNetwork:
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
-        """Return the loss of rows, with cross entropies that divide by their masks' sums over the batch."""
+        """Return the loss of `inputs`. Cross entropies divide by the rows' share of the mask's sum over `batch`."""
         masks = self._masks[network.training]
         if masks is not None and batch is not None:
             share = len(inputs[0]) / len(batch[0])
@@ -240,7 +240,7 @@ class DividedNetwork:
         return value
 
     def _check_cut(self, found: TracedNetwork | None) -> None:
-        """Raise if code uses sharded parameters outside the modules that support it."""
+        """Raise a RefusedLayoutError if code other than modules that support sharding may use a sharded parameter."""
         mp, dims = self._world.mp.size, self.plan.dims
         if mp == 1:
             return

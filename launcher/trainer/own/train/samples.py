@@ -20,7 +20,7 @@ DIGESTED = 64  # samples that a data set's digest includes
 
 
 class Samples(Protocol):
-    """A map-style data set like torch's. A sample is a tuple of tensors, arrays or numbers, the same at each access."""
+    """A map-style data set like torch's. A sample is a tuple of tensors, arrays or numbers that never changes."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -28,7 +28,7 @@ class Samples(Protocol):
 
 @frozen
 class SampleBatch:
-    """The samples of one step's global batch. Numbers count from 1, except in `samples`, which count from 0."""
+    """The indices of the samples in one step's global batch. The other numbers count from 1."""
 
     samples: Sequence[int]
     epoch: int
@@ -42,7 +42,7 @@ class SampleBatch:
 
 
 class SampleOrder:
-    """The order of samples in batches. Samples at the end of an epoch that do not fill a batch are skipped."""
+    """Divides a data set into batches, in order or shuffled per epoch. An incomplete last batch is skipped."""
 
     def __init__(self, count: int, batch_size: int, *, seed: int, shuffle: bool) -> None:
         """Raise a UsageError if the samples do not fill a batch."""
@@ -66,9 +66,9 @@ class SampleOrder:
 
 
 def collated(samples: Samples, numbers: Sequence[int], device: torch.device, dtype: torch.dtype) -> Rows:
-    """Return samples as a batch on a device, with floating-point items converted to `dtype`.
+    """Return the samples with the indices `numbers` as one batch on a device; floating-point items become `dtype`.
 
-    Every rank loads the full global batch, since masks are summed over all rows. So loading costs the same for any dp.
+    Every rank loads the full global batch for any dp, since a loss divides by the sum of the full batch's mask.
 
     Raises:
         UsageError: samples are not tuples of tensors, arrays or numbers, or their shapes differ.
@@ -101,7 +101,7 @@ def digest_of(samples: Samples) -> str:
     """Return a digest of the number of samples and of up to 64 evenly spaced samples.
 
     Raises:
-        UsageError: there are no samples, or a sample changes between two accesses.
+        UsageError: there are no samples, or two accesses to a sample give different values.
     """
     if not len(samples):
         raise UsageError("the data set has no samples")

@@ -45,7 +45,7 @@ class State:
 
 @frozen
 class OpContext:
-    """The rank that computes an operator, the operator's partition, and its shapes and states."""
+    """The data with which a rank computes its part of an operator: the partition, its rank, shapes and states."""
 
     cutting: Partition
     rank: int
@@ -55,7 +55,7 @@ class OpContext:
     states: tuple[Tensor, ...] = ()  # this rank's parts
 
     def input_box(self, number: int) -> Box:
-        """Return this rank's part of an input."""
+        """Return this rank's part of input `number`, as a box (a range in each dim) of the full tensor."""
         return self.cutting.inputs[number].box_of(self.rank, self.input_shapes[number])
 
     @property
@@ -79,14 +79,14 @@ class Recorder(Protocol):
     ) -> Value:
         """Record an operator and return its output.
 
-        `output` is a meta tensor. `local` makes the function that computes a rank's part. `suffix` is appended to the
-        caller's name if the caller has several operators. `flops` is only given for products; the cost of other
-        operators depends on their bytes.
+        `output` is a meta tensor. `local` returns the function that computes a rank's part. `suffix` is appended to
+        the name if one call has several operators. `flops` is only set for products; the cost of other operators
+        depends on their bytes.
         """
 
 
 def everywhere(local: Local) -> Callable[[OpContext], Local]:
-    """Return a factory that gives `local` on every rank."""
+    """Return a function that returns `local` for any context, since all ranks compute the same function."""
     return lambda _site: local
 
 
@@ -95,7 +95,7 @@ ELEMENTS, BATCHES = "ijlmnopqrst", "bcdefgh"
 
 
 def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = ELEMENTS) -> Dims:
-    """Return the indices of a tensor that is broadcast to the shape of an output. Dims of size 1 have no index.
+    """Return an index letter for each dim of a tensor that is broadcast to shape `output`; None for dims of size 1.
 
     >>> broadcast_dims((3, 1), (2, 3, 5))
     ('j', None)
@@ -105,7 +105,7 @@ def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = E
 
 
 def sizes_of(dims: Dims, shape: Sequence[int]) -> dict[str, int]:
-    """Return the size of each index of a tensor."""
+    """Return the size of each index letter in `dims`, which has a letter or None for each dim of `shape`."""
     return {index: size for index, size in zip(dims, shape, strict=True) if index is not None}
 
 

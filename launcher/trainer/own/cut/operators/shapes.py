@@ -77,10 +77,10 @@ def _reshaped(record: Recorder, x: Value, output: Tensor) -> Value:
 
 
 def reshape_dims(source: Sequence[int], target: Sequence[int]) -> tuple[Dims, Dims, dict[str, int]]:
-    """Return the indices of the dims of two shapes with the same number of elements, and the sizes of the indices.
+    """Return index letters for the dims of a tensor before and after a reshape, and the sizes of the indices.
 
-    Runs of dims with the same product correspond, and their outermost dims share an index. The size of the index is
-    the greatest common divisor of both dims.
+    Runs of dims with the same product correspond, and their outermost dims share an index, along which both can be
+    sharded. The size of the index is the greatest common divisor of both dims.
 
     >>> reshape_dims((4, 6, 10), (24, 2, 5))
     (('i', None, 'j'), ('i', 'j', None), {'i': 4, 'j': 2})
@@ -107,5 +107,5 @@ def _larger(shape: Sequence[int]) -> list[int]:
 
 
 def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the numbers from separate arguments or from one sequence; torch accepts both."""
+    """Return the numbers passed as separate arguments or as one sequence; torch accepts both."""
     return tuple(values[0]) if len(values) == 1 and isinstance(values[0], tuple | list | torch.Size) else values

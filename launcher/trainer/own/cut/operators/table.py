@@ -93,7 +93,7 @@ def _conv2d(module: nn.Conv2d) -> Described:
 
 
 def _with(name: str, *attributes: str, options: Sequence[str] = ()) -> Callable[[Any], Described]:
-    """Return a function that describes a module as a function with arguments that are the module's attributes."""
+    """Return a function from a module to a call of the function `name`, with the module's attributes as arguments."""
 
     def describe(module: Any) -> Described:
         description = partial(_BY_NAME[name], **{option: getattr(module, option) for option in options})
@@ -132,9 +132,9 @@ MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType
 
 
 def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
-    """Return the description of a function, or of a method by name, and whether it changes its first input in place.
+    """Return the function that records calls of `target`, and True if a call changes its first input in place.
 
-    Return None if it is unknown.
+    `target` is a function or a method's name. Return None if it is unknown.
     """
     if isinstance(target, str):
         name = target.removesuffix("_")
@@ -148,12 +148,12 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
 
 
 def described_module(module: nn.Module) -> Described | None:
-    """Return the description of a torch module and its arguments, or None if it is unknown."""
+    """Return the function that records calls of `module`, and arguments for it; None if the class is unknown."""
     return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return a 1-tuple with a call's result if it is known without computing, such as a shape; else None.
+    """Return a call's result in a 1-tuple if tracing knows it, such as a shape; None if it must be computed.
 
     Calls that return the tensor itself, such as `contiguous`, are also known.
     """
