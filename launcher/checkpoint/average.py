@@ -19,10 +19,10 @@ BLOCK_ELEMENTS = 1 << 15  # their sums fit into a core's cache
 
 
 class AveragedBoxes:
-    """Several checkpoints of one training, read like a single checkpoint with the average weights."""
+    """Several checkpoints of one training that can be read like one checkpoint with their average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
-        """Take the checkpoints, newest first, which has the other state. Raises UsageError if they do not match."""
+        """`stored`: the checkpoints, newest first, whose index is used. Raises UsageError if they do not match."""
         newest = stored[0]
         self.path, self.index = newest.path, newest.index
         self._stored = stored
@@ -40,7 +40,7 @@ class AveragedBoxes:
         return [each.index.step for each in self._stored]
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytes]:
-        """Yield the average values of a box in row-major order. Raises the errors of `StoredBoxes.blocks`."""
+        """Yield the average values of `box`, a part of a tensor, in row-major order. Raises as `StoredBoxes.blocks`."""
         dtype = f"<f{ITEM_BYTES[self.index.dtype]}"
         for piece in pieces(box, BLOCK_ELEMENTS):
             total = np.zeros(piece.count)

@@ -86,7 +86,7 @@ class Stored:
 
 
 class _Named:
-    """A class, function or dtype that a pickle names."""
+    """The name of a class, function or dtype in a pickle. Nothing is imported."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -105,7 +105,7 @@ class _MalformedError(Exception):
 
 
 def read_metadata(directory: Path) -> Stored:
-    """Read the tensors of a checkpoint and check their chunks. Raises UnreadableError, also for an unexpected name."""
+    """Read shapes, dtypes and chunks of a DCP checkpoint's tensors. Raises UnreadableError, also for unexpected names."""
     path = directory / DCP_METADATA
     try:
         content = read_regular(path, MAX_METADATA_BYTES)
@@ -178,7 +178,7 @@ class _Machine:
             raise _MalformedError(f"opcode {name} does not occur in torch's metadata")
 
     def _collect(self, name: str, items: list[Any]) -> None:
-        """Interpret an opcode that makes one value of several: a tuple, a name or a record; or changes the last value."""
+        """Interpret an opcode that combines `items` into a tuple, a name or a record, or adds them to the top of stack."""
         stack = self._stack
         match name:
             case "APPEND" | "APPENDS":
@@ -209,7 +209,7 @@ def _of(value: Any, *kinds: type) -> Any:
 
 
 def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
-    """Return the class name of a record, which must be one of `names`, and its attributes."""
+    """Return the class name of a record and its attributes. Raise a TypeError if the class is not one of `names`."""
     name = _of(value, _Record).name.rpartition(".")[2]
     if name not in names:
         raise TypeError(name)

@@ -1,6 +1,6 @@
-"""Compare two checkpoints with any layouts.
+"""Compare two checkpoints, even if ranks of different layouts wrote them.
 
-They hold the same state if training resumes identically from both: same step, parameters, settings that define the
+Two checkpoints are equal if training resumes identically from both: same step, parameters, settings that define the
 training, and bitwise equal values. The file layout and settings that may change are reported but do not count. Requires
 numpy.
 """
@@ -65,7 +65,7 @@ class Difference:
 
 
 def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
-    """Compare two checkpoints in blocks. Raises DamagedError if one of them lacks an element, and OSError."""
+    """Compare settings and tensors of two checkpoints, block by block. Raises DamagedError (missing element), OSError."""
     mine, its = first.index.tensors, second.index.tensors
     both = [name for name in mine if name in its]
     shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]

@@ -1,4 +1,4 @@
-"""The files of a checkpoint for each value of `checkpoint.files`: their writers and their content.
+"""Plan the files of a checkpoint: their writers and their content, for each value of the setting `checkpoint.files`.
 
 A rank's part is the state its optimizer owns: data-parallel ranks share the state of their model slice (ZeRO-1).
 
@@ -37,7 +37,7 @@ class PlannedFile:
 
 
 def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
-    """Return the tensor files in the order of their writers.
+    """Return the tensor files that the ranks of `layout` write, ordered by writer. `way` is one of `WAYS`.
 
     >>> [(file.name, file.sources) for file in planned_files("one_copy", Layout(dp=2, mp=2))]
     [('rank0.safetensors', (0, 2)), ('rank1.safetensors', (1, 3))]
@@ -54,11 +54,11 @@ def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
 
 
 def keeps_replicas(way: str) -> bool:
-    """Return True if files also contain parameters that other model-parallel ranks own."""
+    """Return True if a rank's file also contains parameters that another model-parallel rank owns, such as norms."""
     return way in {SLICES, ONE_COPY}
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank whose part or slice a file contains, or None for other files."""
+    """Return the rank in a file name such as rank3.safetensors; None for other files."""
     match = _OF_RANK.fullmatch(name)
     return int(match[1]) if match else None

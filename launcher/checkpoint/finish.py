@@ -1,4 +1,4 @@
-"""Complete a checkpoint: write the files that describe the others, and remove unknown files.
+"""Complete a checkpoint: write index.json and strategy.json, which describe the tensor files. Remove unknown files.
 
 strategy.json describes for people how every parameter is partitioned and which file holds each box:
 
@@ -52,7 +52,7 @@ from launcher.mesh.coordinates import Coordinate, coordinate_of
 
 
 def finish(directory: Path, index: Index) -> None:
-    """Write strategy and index next to the tensor files, and remove all other files. The schema follows from the files.
+    """Write strategy.json and index.json (in the oldest possible schema) next to the tensor files; remove other files.
 
     Both files are synced to disk. Their directory entries are not: call `launcher.core.atomic.name_directory` next.
     Raises DamagedError if an element is in no box, or boxes overlap, and OSError, for example if the disk is full.
@@ -98,7 +98,7 @@ def set_aside(directory: Path, step: int) -> Path | None:
 
 @frozen
 class _Held:
-    """A box of a parameter, and the coordinate of the rank that wrote it, or None if the file holds the full model."""
+    """A box (a part of a parameter) in a file. `place`: the writer's coordinate; None if the file holds the full model."""
 
     file: str
     box: Box
@@ -134,7 +134,7 @@ def _parameter(shape: Sequence[int], held: Sequence[_Held]) -> str:
 
 
 def _cuts(held: Sequence[_Held]) -> list[dict[str, Any]]:
-    """Return the partition of a parameter: for each split the layout axis, the tensor dim and the number of parts."""
+    """Return how a parameter is partitioned: for each split the layout axis, the tensor dim and the number of parts."""
     by_place: dict[int, dict[int, list[Box]]] = defaultdict(lambda: defaultdict(list))  # by mp, then by dp
     for each in held:
         if each.place is not None:

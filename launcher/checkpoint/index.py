@@ -69,7 +69,7 @@ class PartFile:
 
     @property
     def elements(self) -> int:
-        """The number of elements of all boxes, for one kind of values."""
+        """The number of elements in all boxes, counted for one kind of values (such as weights)."""
         return sum(each.box.count for each in self.boxes)
 
 
@@ -133,7 +133,7 @@ def partial_name(step: int, token: str) -> str:
 
 
 def remove_partials(directory: Path) -> OSError | None:
-    """Remove incomplete checkpoints of killed writers. Return the first error. Raises OSError."""
+    """Remove incomplete checkpoints of killed writers; return the first error. Raises OSError if it cannot list them."""
     failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
     return next(filter(None, failures), None)
 
@@ -153,7 +153,7 @@ def _remove(path: Path) -> OSError | None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return True if a path is a checkpoint, even if its index is missing."""
+    """Return True if `path` contains an index.json, or is a directory named as a checkpoint, such as step-120."""
     return os.path.exists(path / INDEX) or (  # noqa: PTH110 - Path.exists raises if a name is too long
         step_named(path.name) is not None and path.is_dir()
     )
@@ -170,7 +170,7 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
-    """Yield each checkpoint with a readable index, and the index."""
+    """Yield the path and index of each checkpoint whose index is readable; skip the others."""
     for path in checkpoints:
         with suppress(UnreadableError):
             yield path, read_index(path)
@@ -286,7 +286,7 @@ def kinds_in(file: str, index: Index) -> tuple[str, ...]:
 
 
 def with_schema(index: Index) -> Index:
-    """Return an index with the oldest schema that can express it."""
+    """Return a copy of `index` whose `schema` is the oldest version that can express its content."""
     boxes = [box for file in index.files.values() for box in file.boxes]
     if index.validations != NOT_VALIDATED:
         schema = SCHEMA_OF_VALIDATIONS
@@ -304,7 +304,7 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
 
 
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
-    """Return a description of a file's damage, or None if its size and digest are right."""
+    """Return a description of the damage of the file `name`, or None if its size and digest are as `expected`."""
     path = checkpoint / name
     digest = hashlib.sha256()
     try:

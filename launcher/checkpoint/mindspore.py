@@ -46,7 +46,7 @@ _HINT = "give a complete, unencrypted file written by `mindspore.save_checkpoint
 
 @frozen
 class Value:
-    """A tensor in a file, or another value, which is rare."""
+    """The type, shape and position of one value in a .ckpt file: a tensor, or rarely something else."""
 
     type: str  # "str" for text; "" if not a tensor
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class _MalformedError(Exception):
 
 
 def read_values(path: Path) -> dict[str, Value]:
-    """Return the values in a file by tag, without the content of tensors. Raises UnreadableError."""
+    """Return the types, shapes and positions of all values in a .ckpt file, by tag (name). Raises UnreadableError."""
     try:
         with (
             os.fdopen(open_regular(path), "rb") as file,
@@ -94,7 +94,7 @@ class _Parser:
         return {tag: _checked(tag, Value(kind, shape, tuple(pieces))) for tag, (kind, shape, pieces) in found.items()}
 
     def _checked_end(self) -> int:
-        """Return the end of the messages. Check the CRC after them if there is one."""
+        """Return the offset where the protobuf messages end. Check the CRC after them if there is one."""
         end = len(self._content) - len(_CRC_WORD) - _CRC_BYTES
         if end < 0 or self._content[end : end + len(_CRC_WORD)] != _CRC_WORD:
             return len(self._content)
@@ -208,7 +208,7 @@ def _checked(tag: str, value: Value) -> Value:
 
 
 def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Return the bytes before `size_bytes` bytes of a tensor's content, which is little-endian and row-major."""
+    """Encode the bytes of a .ckpt value that precede the tensor's content (little-endian, row-major)."""
     dims = b"".join(_encoded(1 << 3 | _VARINT) + _encoded(dim) for dim in shape)
     type_bytes, tag_bytes = kind.encode(), tag.encode()
     before = dims + _head(2, len(type_bytes)) + type_bytes + _head(3, size_bytes)
@@ -217,7 +217,7 @@ def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> by
 
 
 def _head(number: int, size_bytes: int) -> bytes:
-    """Return the bytes before a field's content of `size_bytes` bytes."""
+    """Encode the key and length that precede the content of protobuf field `number`."""
     return _encoded(number << 3 | _LENGTH) + _encoded(size_bytes)
 
 

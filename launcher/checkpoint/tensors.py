@@ -1,7 +1,7 @@
-"""Read and write the tensor files of a checkpoint as bytes. Any box can be read, however the boxes were written.
+"""Read and write the tensor files of a checkpoint as bytes, in boxes (rectangular parts of tensors).
 
-It uses only the standard library and one block of memory. The trainer reads arrays instead
-(`launcher/trainer/checkpoint/checkpoint_files.py`).
+A box can be read even if other boxes were written. This module uses only the standard library and one block of memory.
+The trainer reads arrays instead (`launcher/trainer/checkpoint/checkpoint_files.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def header(
     alignment: int,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the header of a safetensors file for tensors (name, shape) in this order, padded to `alignment`."""
+    """Return the header of a safetensors file for tensors (name, shape) in this order, padded to `alignment` bytes."""
     content: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at = 0
     for name, shape in tensors:
@@ -72,10 +72,10 @@ def write_boxes(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write boxes to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on, in the order of `contents`.
+    """Write boxes (parts of tensors) to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on.
 
-    The pieces in `contents` may start and end anywhere. With `synced`, the file is on disk when this returns. Raises
-    OSError, for example if the disk is full.
+    `contents` has the bytes in this order, in pieces of any size. With `synced`, the file is on disk when this returns.
+    Raises OSError, for example if the disk is full.
     """
     several = {name for name, count in Counter(each.name for each in boxes).items() if count > 1}
     head = header(
@@ -92,7 +92,7 @@ def write_boxes(
 
 
 def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
-    """Write pieces of any size; return the size and digest. With `synced`, it is on disk afterwards. Raises OSError."""
+    """Write `contents` to a file; return its size and digest. With `synced`, it is on disk afterwards. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for content in contents:
@@ -110,7 +110,7 @@ def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> Pa
 
 @frozen
 class Place:
-    """The position of a box: values of kind k start at byte start_bytes + k * kind_bytes of the file."""
+    """The position of a tensor part in a file: values of kind k start at byte start_bytes + k * kind_bytes."""
 
     file: str
     start_bytes: int
@@ -118,7 +118,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the boxes of each parameter in the files. If several files contain a box, use the first."""
+    """Return the position of each box of each parameter. If several files contain a box, return that in the first."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]
@@ -129,10 +129,10 @@ def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, 
 
 
 class StoredBoxes:
-    """A checkpoint whose files are memory-mapped. Call `close` at the end."""
+    """Reads any part of a checkpoint's tensors from its memory-mapped files. Call `close` at the end."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
-        """Open a checkpoint and read only `files` of its index. If several files contain a box, the first is read."""
+        """Open a checkpoint, but only these `files` of its index. If several files contain a box, the first is read."""
         self.path, self.index = path, index
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance
@@ -153,7 +153,7 @@ class StoredBoxes:
             self._unmap_first()
 
     def read(self, kind: int, name: str, wanted: Box) -> bytearray:
-        """Return the values of a box at once. Takes the arguments of `blocks`, and raises the same errors."""
+        """Return the values that `blocks` yields for the box `wanted`, at once. Raises the same errors."""
         item = self._item_bytes
         block, found = bytearray(wanted.count * item), 0
         for box, place in self._places.get(name, {}).items():
@@ -229,13 +229,13 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the size of all parameters and buffers. `kinds`: count only so many kinds of values of the parameters."""
+    """Return the bytes of all parameters and buffers. `kinds`: how many kinds of values to count (1: only weights)."""
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 
 
 def all_bytes(index: Index) -> int:
-    """Return the size of all files except the index."""
+    """Return the size of all files of a checkpoint except the index, in bytes."""
     return sum(file.size for file in index.files.values())
 
 
@@ -243,7 +243,7 @@ def all_bytes(index: Index) -> int:
 
 
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
-    """Return intact files that contain every box, and a line per damaged file that names its replacement.
+    """Return intact files that contain every box, and for each damaged file a line that names its replacement.
 
     `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
     The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.
@@ -261,7 +261,7 @@ def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, 
 
 
 def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, ...] | None:
-    """Return intact files that contain all boxes of a damaged file, or None. Best matches come first."""
+    """Return intact files that together contain all boxes of the file `name`, best match first; None if a box is lost."""
     missing = set(index.files[name].boxes)
     shared = {
         other: len(missing.intersection(file.boxes)) for other, file in index.files.items() if other not in damaged
@@ -275,7 +275,7 @@ def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, .
 
 
 def findings(checkpoint: Path) -> list[str]:
-    """Return a line per damaged file, and whether training can resume; nothing if intact. Reads all files."""
+    """Read all files of a checkpoint; return lines about damage and whether training can resume; empty if intact."""
     try:
         index = read_index(checkpoint)
     except UnreadableError as error:

@@ -1,4 +1,4 @@
-"""Names of pair files, and writing several files atomically together."""
+"""Name the files of sentence pairs (one "source<TAB>target" per line), and write several files atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
 def pair_file_name(direction: Direction, split: Split) -> str:
-    """Return the file name of a split: the tutorial's name for training, with the split added for the others.
+    """Return the name of the file with one split's sentence pairs.
 
     >>> pair_file_name("fr_en", "train"), pair_file_name("en_fr", "valid")
     ('wmt14.fr_en.txt', 'wmt14.en_fr.valid.txt')
@@ -49,7 +49,7 @@ def refuse_overwriting(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
-    """Open a text file for each of `paths`; all are renamed into place at the end, or none, as in `asides_together`.
+    """Yield a text file open for writing for each of `paths`; on exit rename all into place, or none after an error.
 
     Raises:
         UnreadableError: the directory or a file cannot be written.
@@ -64,7 +64,7 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
 
 @contextmanager
 def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """Yield a temporary path for each of `paths`; all are renamed into place at the end, or none on a failure.
+    """Yield a temporary path for each of `paths`; on exit rename all into place, or none after an error.
 
     All common failures (writing, a full disk, a directory with that name) happen before the first rename. Only a power
     cut or SIGKILL between two renames can leave some files new and others old. Missing directories are created and

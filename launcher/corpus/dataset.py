@@ -1,4 +1,4 @@
-"""Find, read and fingerprint pair files for a trainer."""
+"""Find, read and hash the files of sentence pairs that a trainer reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 20
 
 @frozen
 class Splits:
-    """The pair files of one direction; None for a split without a file."""
+    """The files of sentence pairs for one translation direction; None for a split without a file."""
 
     train: Path
     valid: Path | None
@@ -27,10 +27,10 @@ class Splits:
 
 
 def find_splits(path: Path, direction: str) -> Splits:
-    """Return the pair files of `direction` ("fr_en" or "en_fr") in the directory `path`; or `path` if it is a file.
+    """Return the pair files of `direction` ("fr_en" or "en_fr") in `path`. If `path` is a file, it is the training split.
 
     Raises:
-        UsageError: the direction is unknown, or the file's name has the other one.
+        UsageError: the direction is unknown, or the file's name contains the other direction.
         UnreadableError: the path does not exist, or the directory has no training split.
     """
     if direction not in DIRECTIONS:
@@ -62,11 +62,11 @@ def find_splits(path: Path, direction: str) -> Splits:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Return every (source, target) of a pair file, gzip or plain.
+    """Return the (source, target) sentences of a file with one "source<TAB>target" per line, gzip or plain.
 
     Raises:
-        UnreadableError: missing, unreadable, not UTF-8 or without pairs, or a line is not two texts with one tab
-            between them.
+        UnreadableError: the file is missing, unreadable, not UTF-8 or without pairs, or a line is not two non-empty
+            texts with one tab between them.
     """
     pairs = []
     with closing(read_lines(path)) as lines:  # a malformed line stops the reading
@@ -81,7 +81,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def count_first_pairs(path: Path, limit: int) -> int:
-    """Return the number of pairs with text on both sides, up to `limit`; read at least `BLOCK_BYTES` characters.
+    """Count the pairs with text on both sides, up to `limit`. Check at least `BLOCK_BYTES` characters, or the whole file.
 
     Raises:
         UnreadableError: one of the lines read is not a pair, or no pair has text on both sides.
@@ -99,7 +99,7 @@ def count_first_pairs(path: Path, limit: int) -> int:
 
 
 def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the (source, target) of each line of `path`, optionally `normalised`; either may be empty.
+    """Yield the (source, target) of each line, optionally `normalised`; either may be empty. Errors name `path`.
 
     Raises:
         UnreadableError: a line is not two texts with one tab between them.
@@ -125,7 +125,7 @@ def is_empty(pair: tuple[str, str]) -> bool:
 
 
 def content_digest(path: Path) -> str:
-    """Return the SHA-256 (hexadecimal) of the SHA-256 of a file's bytes. Raise an UnreadableError if it is unreadable."""
+    """Return the SHA-256 (hexadecimal) of the SHA-256 of a file's bytes. Raises UnreadableError."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

@@ -29,7 +29,7 @@ NOISE = 25  # of 255, in both directions
 Mask = int  # PIXELS bytes, first pixel in the lowest: 255 for pixels inside, else 0
 ALL: Mask = (1 << 8 * PIXELS) - 1
 
-# Whether a pixel is inside the figure of radius r around the origin.
+# Functions of (x, y, r): True if the pixel (x, y) is inside the figure of radius r around the origin.
 FIGURES: dict[str, Callable[[float, float, float], bool]] = {
     "disc": lambda x, y, r: x * x + y * y <= r * r,
     "square": lambda x, y, r: max(abs(x), abs(y)) <= 0.85 * r,
@@ -38,7 +38,7 @@ FIGURES: dict[str, Callable[[float, float, float], bool]] = {
     "ring": lambda x, y, r: 0.3 * r * r <= x * x + y * y <= 1.3 * r * r,
 }
 PERIOD = 6  # pixels after which a texture repeats
-# Whether a pixel of the figure is light; otherwise it is dark.
+# Functions of (x, y): True if this pixel of the figure is light, False if it is dark.
 TEXTURES: dict[str, Callable[[int, int], bool]] = {
     "plain": lambda x, y: True,  # noqa: ARG005
     "rows": lambda x, y: y % 6 < 3,  # noqa: ARG005
@@ -53,10 +53,10 @@ KINDS = tuple((label % 5, tuple(FIGURES)[label % 5], tuple(TEXTURES)[label // 2]
 
 
 def write_image_sample(directory: Path) -> tuple[Path, ...]:
-    """Write 2,000 training images in five files, 500 test images, and the class names: all files or none.
+    """Write 2,000 training images in five files, 500 test images in one, and the class names; return the paths.
 
-    Existing files are replaced. The files are byte-identical on every machine. Return their paths, in the order of
-    `image_sample_files`.
+    All files are written or none. Existing files are replaced. The files are byte-identical on every machine.
+    `image_sample_files` gives the order of the paths.
 
     Raises:
         UnreadableError: the directory cannot be written.
@@ -79,7 +79,7 @@ def image_sample_files(directory: Path) -> tuple[Path, ...]:
 
 
 def _record(label: int, random: Random) -> bytes:
-    """Return the label and the pixels of one image."""
+    """Draw one image of class `label` at random; return its record: the label byte, then the pixels by channel."""
     number, shape, texture = KINDS[label]
     figure, light = _masks(shape, texture, random)
     hue = number / len(HUES) + random.uniform(-HUE_SPREAD, HUE_SPREAD)
@@ -102,7 +102,7 @@ def _record(label: int, random: Random) -> bytes:
 
 
 def _masks(shape: str, texture: str, random: Random) -> tuple[Mask, Mask]:
-    """Return the mask of an image's figure, and the mask of its light pixels."""
+    """Draw a figure at random; return the mask of its pixels, and the mask of its light pixels."""
     in_figure, is_light = FIGURES[shape], TEXTURES[texture]
     radius = random.uniform(8, 12)
     middle_x, middle_y = (SIDE / 2 + random.uniform(-4, 4) for _ in range(2))

@@ -34,7 +34,7 @@ _UNPACK_AGAIN = "unpack or copy it again"
 
 @frozen
 class ImageFile:
-    """A file of complete records."""
+    """A CIFAR-10 file. Invariant: it consists of complete records."""
 
     path: Path
     count: int  # number of records, at least 1
@@ -42,7 +42,7 @@ class ImageFile:
 
 @frozen
 class ImageFiles:
-    """The files of an image set, and the names of its classes."""
+    """The files of a CIFAR-10 image set, and the names of its ten classes."""
 
     train: tuple[ImageFile, ...]
     test: ImageFile
@@ -50,14 +50,14 @@ class ImageFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files of records, in the order of image numbers."""
+        """The paths of the training files, then of the test file. Images are numbered in this order."""
         return tuple(file.path for file in (*self.train, self.test))
 
 
 def find_images(path: Path) -> ImageFiles:
-    """Return the checked files in the directory `path`, or in its subdirectory `cifar-10-batches-bin`.
+    """Find CIFAR-10's files in the directory `path` or its subdirectory `cifar-10-batches-bin`, and check their labels.
 
-    Each file is read once, for its labels. It may have any number of records.
+    Each file is read once. It may have any number of records, but at least one.
 
     Raises:
         UnreadableError: the directory or a file is missing or unreadable, a file ends within a record,

@@ -1,4 +1,4 @@
-"""Make pair files from two languages: a pair of WMT `.sgm` files, or two plain texts aligned by line."""
+"""Make files of sentence pairs from a French and an English file: two WMT `.sgm` files, or two texts aligned by line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Sides = tuple[str | None, str | None]  # French, English; None if the partner is
 
 @frozen
 class Preprocessed:
-    """The result for two files. `kept + sum(dropped.values())` is the number of pairs read."""
+    """The result of `preprocess`: files written and pairs counted. `kept + sum(dropped.values())` pairs were read."""
 
     written: tuple[Path, ...]
     kept: int
@@ -52,9 +52,9 @@ def preprocess(
     max_words: int = DEFAULT_MAX_WORDS,
     force: bool = False,
 ) -> Preprocessed:
-    """Write both directions of `split` to `output`, both or neither.
+    """Write the sentence pairs of `fr` and `en` to the directory `output`, one file per direction: both files or none.
 
-    Pairs of `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
+    Two `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
     from the training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions,
     so that scores stay comparable. `max_words` counts words between spaces.
 
@@ -107,7 +107,7 @@ def _text_pairs(fr: Path, en: Path) -> Iterator[Sides]:
 
 
 def _sgm_pairs(fr: SgmFile, en: SgmFile) -> Iterator[Sides]:
-    """Yield pairs in the order of the French file, then the segments found only in the English file."""
+    """Yield sentence pairs in the order of the French file, then the segments found only in the English file."""
     for key, segment in fr.segments.items():
         yield segment.text, en.segments[key].text if key in en.segments else None
     for key, segment in en.segments.items():
@@ -173,7 +173,7 @@ class _Sieve:
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a plain text; raise for markup, since training on tags would not fail."""
+    """Yield the lines of a plain text. Raise a UsageError if it starts with a tag: training on tags gives no error."""
     for number, line in enumerate(read_lines(path), start=1):
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(

@@ -60,10 +60,10 @@ def sample_files(directory: Path) -> tuple[Path, ...]:
 
 
 def cached_sample() -> Path:
-    """Return the directory of the sample, created on the first call. Safe with concurrent processes.
+    """Return the cache directory with the built-in corpus; create it on the first call. Safe with concurrent processes.
 
-    It is written to a temporary name and renamed, so an existing directory is complete. A second process finds the
-    first one's files, which are byte-identical.
+    The directory is written under a temporary name and renamed, so an existing directory is complete. A second process
+    finds the first one's files, which are byte-identical.
 
     Raises:
         UnreadableError: the packed sample is missing or damaged, or the cache directory cannot be written.
@@ -86,7 +86,7 @@ def cached_sample() -> Path:
 
 
 def _sgm(sentences: Sequence[str], kind: str, language: str) -> Iterator[str]:
-    """Yield the lines of an evaluation set in WMT's format, in documents of a few sentences."""
+    """Yield the lines of an `.sgm` file in WMT's format, with `DOCUMENT_SENTENCES` sentences per document."""
     stated = f'srclang="{language}"' if kind == "srcset" else f'srclang="any" trglang="{language}"'
     yield f'<{kind} setid="newstest-sample" {stated}>\n'
     for number, start in enumerate(range(0, len(sentences), DOCUMENT_SENTENCES), start=1):

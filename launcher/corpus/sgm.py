@@ -46,7 +46,7 @@ class Segment:
 
 @frozen
 class SgmFile:
-    """The content of one file. Invariant: `segments` is not empty and in the order of the file."""
+    """The content of one `.sgm` file. Invariant: `segments` is not empty and in the order of the file."""
 
     path: Path
     segments: Mapping[Key, Segment]
@@ -55,13 +55,13 @@ class SgmFile:
 
 
 def read_sgm(path: Path) -> SgmFile:
-    """Return every segment of `path` (gzip or plain) by doc ID and segment ID.
+    """Return the content of an `.sgm` file (gzip or plain), with its sentences by doc ID and segment ID.
 
     A doc or segment without an ID is identified by its position: "#1", "#2", ...
 
     Raises:
-        UnreadableError: missing, unreadable, not UTF-8, a damaged tag, an unclosed segment, a repeated segment, or no
-            segment at all; always with the line.
+        UnreadableError: the file is missing, unreadable or not UTF-8, a tag is damaged, a segment is unclosed or
+            repeated, or there is no segment. Errors in the content name the line.
     """
     reading = _Reading(path, "\n".join(read_lines(path)))
     for markup in MARKUP.finditer(reading.text):
@@ -70,7 +70,7 @@ def read_sgm(path: Path) -> SgmFile:
 
 
 class _Reading:
-    """The state of the reader between two tags."""
+    """The state of the parser between two tags: the segments so far, and the open segment."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -113,7 +113,7 @@ class _Reading:
             self.set_id = self.set_id or attributes.get("setid")
 
     def finish(self) -> SgmFile:
-        """Return the segments, after checking that none is open."""
+        """Return the parsed file. Raise an UnreadableError if a segment is open or there is none."""
         if self._open is not None:
             segment_id, start, _ = self._open
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
@@ -156,7 +156,7 @@ class _Reading:
 
 
 def _attributes(markup: re.Match[str]) -> dict[str, str]:
-    """Return names in lower case, and resolved values without the spaces that some files have inside quotes."""
+    """Return a tag's attributes: names in lower case, values with entities resolved and outer spaces removed."""
     return {
         name.lower(): _resolved(double or single or bare).strip()
         for name, double, single, bare in ATTRIBUTE.findall(markup["attributes"])
@@ -164,7 +164,7 @@ def _attributes(markup: re.Match[str]) -> dict[str, str]:
 
 
 def _resolved(text: str) -> str:
-    """Resolve `&name;` and `&#number;` once. Unknown names and bare `&` stay, unlike in `html.unescape`."""
+    """Replace each `&name;` and `&#number;` by its character. Unlike `html.unescape`, keep bare `&` and unknown names."""
     return ENTITY.sub(
         lambda entity: unescape(entity[0]) if entity[0][1] == "#" else html5.get(entity[0][1:], entity[0]), text
     )

@@ -1,4 +1,4 @@
-"""Read the lines of texts as delivered: gzip or plain, byte order marks, wrong encodings, unusual spaces."""
+"""Read the lines of text files that may be gzipped, have byte order marks or unusual spaces, or not be UTF-8."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of an open file as `read_lines` does; the caller may query the position of `raw` meanwhile."""
+    """Yield the lines of the open file `raw` as `read_lines` does. The caller may query the position of `raw` meanwhile."""
     with as_unreadable_error(path):
         # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)

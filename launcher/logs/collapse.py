@@ -1,4 +1,4 @@
-"""Show lines that several ranks share once, as `[0-7] loss is 9.87..9.91`, and other lines per rank as `[3] ...`.
+"""Merge equal lines of several ranks into one, as `[0-7] loss is 9.87..9.91`. Show other lines per rank, as `[3] ...`.
 
 Each rank has a queue of lines. If the first lines of all queues are alike, they become one line. If they differ, the
 lines after them show which ranks have additional lines and which lack some: the queues are realigned at their longest
@@ -47,7 +47,7 @@ class Shown:
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
-    """Yield the lines of several ranks from `at` on: once while they are alike, then rank by rank."""
+    """Yield the lines of several ranks (`parts`) from index `at` on: merged while they are alike, then rank by rank."""
     while parts:
         alike: dict[Identity, list[Sequence[Alike]]] = {}
         for part in parts:
@@ -65,7 +65,7 @@ def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
 
 
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
-    """Yield all lines of finished logs; `lines`: as `merge` yields them."""
+    """Yield all lines of finished logs, with equal lines of several ranks merged. `lines`: in the order of `merge`."""
     collapser = Collapser(global_ranks)
     attempt = None
     for number, line in enumerate(lines, 1):
@@ -79,7 +79,7 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
 
 
 class Collapser(Stage[Alike, Shown]):
-    """Collapses lines as `collapse` does while ranks write. A line waits up to twice `WINDOW_NS` during realignment."""
+    """Merges equal lines of several ranks while they write. A line waits up to twice `WINDOW_NS` for other ranks."""
 
     def __init__(self, global_ranks: Collection[int]) -> None:
         super().__init__(global_ranks, WINDOW_NS)
@@ -128,7 +128,7 @@ class Collapser(Stage[Alike, Shown]):
     # --- the ranks whose first lines go next ---
 
     def _choice(self) -> tuple[list[int], bool]:
-        """Return the ranks whose first lines are alike and shown next, and whether that is certain or a best guess."""
+        """Return the ranks whose first lines are alike and shown next; and True if that is certain, False if a guess."""
         most, *others = self._groups()
         ahead = self._ahead(most) if others else []
         unknown = others[MAX_COMPARED:]
@@ -152,7 +152,7 @@ class Collapser(Stage[Alike, Shown]):
         return sorted(groups, key=len, reverse=True)
 
     def _ahead(self, global_ranks: Sequence[int]) -> list[Identity | None]:
-        """Return the next lines of the rank with the most waiting lines; None for blank lines."""
+        """Return the identities of the next lines of the rank with the most waiting lines; None for blank lines."""
         queue = max((self._queues[global_rank] for global_rank in global_ranks), key=len)
         return [waiting.identity if waiting.text.strip() else None for waiting in islice(queue, LOOK_AHEAD)]
 
@@ -161,10 +161,10 @@ class Collapser(Stage[Alike, Shown]):
 
 
 def first_in_common(ours: Sequence[Identity | None], theirs: Sequence[Identity | None]) -> tuple[int, int] | None:
-    """Return where the heaviest common subsequence begins in both sequences, or None. The identity None equals nothing.
+    """Return the indices in `ours` and `theirs` at which their heaviest common subsequence begins; None without one.
 
-    A line with a counter is unique and weighs more than others. Dynamic programming, len(ours) * len(theirs) steps:
-    cell (i, j) holds the weight for ours[i:] and theirs[j:].
+    An item None equals nothing. A line with a counter is unique and weighs more than others. Dynamic programming in
+    len(ours) * len(theirs) steps: cell (i, j) holds the weight for ours[i:] and theirs[j:].
     """
     if not set(ours) & (set(theirs) - {None}):
         return None

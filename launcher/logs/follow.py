@@ -39,7 +39,7 @@ class Follower:
         self._changes = Changes(logs)
 
     def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
-        """Return a global rank and some of its new whole lines, or a piece of a very long line; or None.
+        """Return a global rank and a block of its new lines, or a piece of a very long line; None if none is new.
 
         Does not block. Logs take turns. `ended`: the writers have ended, so an unfinished last line is also returned.
         """
@@ -59,7 +59,7 @@ class Follower:
         return None
 
     def partial(self) -> dict[int, PartialLine]:
-        """Return the unfinished lines by global rank."""
+        """Return the unfinished last lines of the logs, by global rank."""
         return {global_rank: begun for global_rank, reader in self._readers.items() if (begun := reader.partial)}
 
     def wait(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class Follower:
 
 
 class Changes:
-    """Watches logs, by global rank. At first all are `due`. Close it at the end."""
+    """Finds the logs that must be read because they have changed, by global rank. At first all. Close it at the end."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
@@ -93,7 +93,7 @@ class Changes:
         self._next_look_s = self._next_survey_s = 0.0
 
     def changed(self, *, ended: bool = False) -> tuple[int, ...]:
-        """Return ranks whose files are due, until `nothing_new` is called. `ended`: all are due once more."""
+        """Return the ranks whose logs have changed and were not read to their end (`nothing_new`). `ended`: all, once."""
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
         else:
@@ -113,12 +113,12 @@ class Changes:
         self._due[key] = None
 
     def later(self, key: int) -> None:
-        """Move a file to the end of the queue of due files."""
+        """Move a rank's log to the end of the queue of logs that must be read."""
         if key in self._due:
             self._due[key] = self._due.pop(key)
 
     def nothing_new(self, key: int) -> None:
-        """Record that a file was read to its end: it is due again when it changes."""
+        """Record that a rank's log was read to its end. `changed` returns the rank again after the log has changed."""
         if self._ended:
             self._due.pop(key, None)
             return
@@ -165,7 +165,7 @@ class Changes:
 
 
 class _Inotify:
-    """The kernel's reports that a file changed, one per `listen`."""
+    """Receives the kernel's reports that a file changed, one report per call of `listen`."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
@@ -175,7 +175,7 @@ class _Inotify:
         self._local: dict[int, bool] = {}  # by device
 
     def listen(self, path: str) -> int | None:
-        """Return a number that `take` returns when the file changes; None if the kernel would not report changes."""
+        """Watch a file; return the number that `take` returns when it changes, or None if the kernel cannot watch it."""
         if self._fd < 0 or not self._is_local(path):
             return None
         mask = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _ONE_SHOT
@@ -183,7 +183,7 @@ class _Inotify:
         return watch if watch >= 0 else None
 
     def take(self) -> list[int]:
-        """Return the numbers of files that have changed."""
+        """Return the numbers (from `listen`) of the watched files that have changed."""
         watches: list[int] = []
         with suppress(OSError):  # nothing to read, or no inotify
             while self._fd >= 0 and (events := os.read(self._fd, 1 << 16)):
@@ -206,7 +206,7 @@ class _Inotify:
             self._fd = -1
 
     def _is_local(self, path: str) -> bool:
-        """Return True if all writes to the file happen on this machine."""
+        """Return True if the file is on a local file system, so that inotify reports every write."""
         try:
             device = os.stat(path).st_dev  # noqa: PTH116 - called for a thousand files
         except OSError:

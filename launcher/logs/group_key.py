@@ -46,7 +46,7 @@ class Alike:
     )  # fmt: skip
 
     def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None, number: int = 0) -> None:
-        """Prepare the line by its words and numbers. `tracebacks` follows this rank's lines."""
+        """Split the line into words and numbers. `tracebacks` has seen all earlier lines of this rank."""
         self.global_rank = line.global_rank
         self.number = number  # among all lines, in order of arrival
         self.came_ns = 0
@@ -71,12 +71,12 @@ class Alike:
 
     @property
     def identity(self) -> Identity:
-        """A key that is equal for lines, with the frames of their tracebacks, that say the same as far as known."""
+        """A key that is equal for lines with the same words and counters, also in the traceback frames known so far."""
         return self.words, self._counted
 
     @property
     def own_identity(self) -> Identity:
-        """A key that is equal for lines that say the same, regardless of what follows them."""
+        """A key that is equal for lines with the same words and counters. Lines that follow do not count."""
         return self.kind.words, self._counted
 
     @property
@@ -106,7 +106,7 @@ class Kinds:
 
 
 class Kind:
-    """Lines with the same words. Numbers at the positions in `counting` must be equal."""
+    """All lines with the same words. Two of them are alike if their numbers at the positions `counting` are equal."""
 
     def __init__(self, words: str) -> None:
         self.words = words

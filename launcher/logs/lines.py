@@ -1,4 +1,4 @@
-"""Split the bytes of a log into lines. Bytes arrive in chunks, ordered by offset. Pure."""
+"""Split the bytes of a log into lines. Bytes arrive in chunks, ordered by offset. Reads no file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LineReader:
         self._line_offset = 0  # of the line to which `_begun` belongs
 
     def blocks(self, offset: int, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return what `chunk` completes, with offsets: all whole lines as a block, or pieces of an unfinished line."""
+        """Return (offset, text) of the lines that `chunk` completes, as one block, or of pieces of an unfinished line."""
         blocks: list[tuple[int, bytes]] = []
         if offset != self._offset + len(self._begun):
             if self._begun:
@@ -89,14 +89,14 @@ class LineReader:
         return lines
 
     def rest(self) -> bytes:
-        """Return the unfinished line, except pieces returned before, and forget it."""
+        """Remove and return the unfinished line, without pieces that were returned before."""
         rest = bytes(self._begun)
         self._begun.clear()
         self._offset += len(rest)
         return rest
 
     def last_line(self) -> list[Line]:
-        """Return the unfinished line as `rest` does, or an empty list."""
+        """Remove and return the unfinished line, as `rest` does; empty if there is none."""
         offset, rest = self._offset, self.rest()
         return [Line(self._global_rank, offset, rest, ends=False)] if rest else []
 
@@ -109,7 +109,7 @@ class LineReader:
 
 
 def last_state(begun: bytes | bytearray) -> bytes:
-    r"""Return the last part of text that is overwritten by carriage returns, only its beginning if that is long.
+    r"""Return the text that is visible after carriage returns: the last part, up to `MAX_STATE_BYTES`.
 
     >>> last_state(b"10%\r20%\r")
     b'20%'
@@ -120,10 +120,10 @@ def last_state(begun: bytes | bytearray) -> bytes:
 
 
 def piece_end(begun: bytes | bytearray, limit: int) -> int:
-    """Return where to end a piece of at most `limit` bytes of a longer line, between two overwritten states.
+    """Return the number of bytes, up to `limit`, to split off a long line: after a carriage return if possible.
 
-    A piece that ends with a carriage return is overwritten by what follows, so none of it is visible. Therefore
-    something must follow: not a newline, which may come after the last byte, and not another carriage return.
+    A piece that ends with a carriage return is invisible, because the following text overwrites it. Therefore text must
+    follow: not a newline, which may come after the last byte, and not another carriage return.
     """
     at = begun.rfind(OVERWRITES, 0, limit)
     while at >= 0 and not begun[at + 1 : at + 2].strip(OVERWRITES):
@@ -149,7 +149,7 @@ def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> I
 
 
 def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:
-    """Return the offsets around `offset` that belong to one attempt (first, end), and that attempt."""
+    """Return the attempt that wrote the byte at `offset`: its first and end offset, and its number (None: unknown)."""
     at = bisect_right(starts, offset, key=lambda start: start[0])
     first, attempt = starts[at - 1] if at else (0, None)
     return first, starts[at][0] if at < len(starts) else math.inf, attempt
@@ -171,6 +171,6 @@ def without_mark(text: str, global_rank: int) -> str:
 
 
 def without_marks(block: bytes, global_rank: int) -> bytes:
-    """Return whole lines as `without_mark` does; fast if none has such a prefix."""
+    """Return `block` without torch's rank prefix at the start of its lines; fast if no line has it."""
     mark = f"[rank{global_rank}]:".encode()
     return re.sub(rb"(?m)^" + re.escape(mark) + b" ?", b"", block) if mark in block else block

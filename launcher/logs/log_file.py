@@ -1,4 +1,4 @@
-"""Read a log file: its end without the rest, and appended data, across truncation and replacement."""
+"""Read log files: their last lines, and appended data, across truncation and replacement of a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLACE = re.compile(r"(\d{1,20})-(\d{1,19})", re.ASCII)
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Open a log for reading, as `open_regular` does, and close it at the end."""
+    """Yield a descriptor of a log, opened for reading with `open_regular`; close it at the end. Raises OSError."""
     descriptor = open_regular(path)
     try:
         yield descriptor
@@ -44,7 +44,7 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
 
 
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """Read the end of a log, nothing before `offset` unless it was truncated; empty if missing. Raises OSError."""
+    """Return the end of a log, nothing before `offset` unless it was truncated; empty if missing. Raises OSError."""
     try:
         with opened(path) as log:
             end = os.fstat(log).st_size
@@ -88,7 +88,7 @@ def start_of_last_lines(log: int, end: int, count: int, first: int = 0) -> int:
 
 
 def fair_shares(needs: Mapping[int, int], total: int) -> dict[int, int]:
-    """Divide `total` among keys: each gets what it needs, or an equal share of the rest with the others that need more."""
+    """Divide `total` among keys. Small needs are met in full; the other keys get equal shares of the remainder."""
     shares: dict[int, int] = {}
     for at, key in enumerate(sorted(needs, key=lambda key: needs[key])):
         shares[key] = min(needs[key], (total - sum(shares.values())) // (len(needs) - at))
@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last `keep_bytes` and `keep_lines`, from the start of a line; return the number of skipped bytes."""
+        """Skip unread bytes up to a line start in the last `keep_bytes` and `keep_lines`; return the number skipped."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped
@@ -220,7 +220,7 @@ class GrowingLog:
         return self._log is not None and is_other and not self._is_displaced
 
     def _take(self, log: int) -> None:
-        """Read that file from now on: from its start, unless it is the previous file."""
+        """Read from the descriptor `log` from now on: from the file's start, unless it is the previous file."""
         self.close()
         self._log, self._is_displaced = log, False
         found = os.fstat(log)
@@ -272,7 +272,7 @@ class LogCursor:
 
 
 def piece_after(log: Path, place: Place | None) -> LogCursor:
-    """Return the lines after `place`, or from the log's end; at most 128 KiB. Never blocks. Raises OSError."""
+    """Return the lines after `place`, or at the log's end if None; at most 128 KiB. Never blocks. Raises OSError."""
     try:
         with opened(log) as descriptor:
             found = os.fstat(descriptor)

@@ -25,7 +25,7 @@ MAX_BYTES = 16 << 20
 
 
 def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    """Yield all lines of finished logs, attempt by attempt. Keeps one line of each rank in memory."""
+    """Merge the lines of finished logs by time, attempt by attempt. Keeps one line of each rank in memory."""
     attempts = {
         rank: groupby(lines, lambda line: -1 if line.attempt is None else line.attempt)
         for rank, lines in lines_of_rank.items()
@@ -41,7 +41,7 @@ def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
 
 
 def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) -> Iterator[Line]:
-    """Yield the lines of one attempt. `after_others`: each rank's first line may follow omitted lines with a time.
+    """Merge the lines of one attempt by time. `after_others`: each rank's first line may follow omitted lines.
 
     A line that follows no line with a time has an unknown time. Ranks at such a line yield one each; then the rank with
     the earliest known time yields its line, and so on.
@@ -69,7 +69,7 @@ def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) 
 
 
 def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line | None]:
-    """Yield `first` and the lines that stay behind it; return the line after them."""
+    """Yield `first` and the lines after it that have no own time; return the next line, or None at the end."""
     yield first
     for number, line in enumerate(following, 1):
         if line.dated or number > MAX_BLOCK_LINES:
@@ -87,7 +87,7 @@ Given = TypeVar("Given")
 
 
 class Stage(ABC, Generic[W, Given]):
-    """Lines of ranks that are still writing. They wait in a queue per rank until they can be shown in order.
+    """Keeps the lines of ranks that are still writing in a queue per rank, until they can be shown in order.
 
     A line is returned when every writing rank has a line waiting, or `window_ns` after its arrival, on any monotonic
     clock. The order of one rank's lines is kept. Lines are put attempt by attempt, and all are flushed in between.
@@ -147,10 +147,10 @@ class _Waiting:
 
 
 class Merger(Stage[_Waiting, Line]):
-    """Orders lines as `merge` does, for ranks that are still writing: a line waits briefly for earlier ones of other ranks.
+    """Merges lines by time while ranks are still writing: a line waits briefly for earlier lines of other ranks.
 
-    Times of lines are only compared with each other. Above `MAX_LINES` or `MAX_BYTES`, the next `take` returns the
-    excess.
+    Times of lines are only compared with each other, not with a clock. Above `MAX_LINES` or `MAX_BYTES`, the next
+    `take` returns the excess.
     """
 
     def __init__(self, global_ranks: Collection[int]) -> None:

@@ -1,4 +1,4 @@
-"""Find the sections of a MindSpore message. They follow the exception's line after empty lines, up to the next section.
+"""Find the sections of a MindSpore error message. They follow the exception's line, after empty lines.
 
 ValueError: For 'MatMul' the input dimensions must be equal, but got 'x1_col': 32 and 'x2_row': 31.
 
@@ -32,7 +32,7 @@ def sections_in(message: str) -> tuple[str, dict[str, str]]:
 
 
 class SectionLines:
-    """Decides line by line which lines after an exception belong to such sections."""
+    """Decides line by line which lines after an exception belong to sections of a MindSpore message."""
 
     def __init__(self) -> None:
         self.title = ""  # of the last section

@@ -37,7 +37,7 @@ _REPEATS = re.compile(r"[*+?{]")
 
 
 class Selector:
-    """Selects lines. The lines of one rank must come in order; ranks may be mixed."""
+    """Selects lines by level, time and text. The lines of one rank must come in order; ranks may be mixed."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Selector:
         self.undated: set[int] = set()  # ranks with a line before the first that had a time
 
     def accepts(self, line: Line) -> bool:
-        """Return whether to show a line. Raises UsageError if the regular expression takes too long."""
+        """Return True if the line is selected. Raises UsageError if a regular expression takes too long."""
         if line.dated:
             self.dated.add(line.global_rank)
         elif line.time_ns is None:
@@ -97,7 +97,7 @@ class Selector:
 
     @property
     def cut_short(self) -> int:
-        """The number of lines searched without a match in their first `SHORT_CHARS` only, because they were too slow."""
+        """The number of lines without a match of which only the first `SHORT_CHARS` were searched, to save time."""
         return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 
@@ -174,11 +174,11 @@ class Matcher:
         return self.first(text) is not None
 
     def first(self, text: str) -> re.Match[str] | None:
-        """Return the first match in `text`. Raises as calling does."""
+        """Return the first match in `text`, or None. Raises UsageError if the search takes too long."""
         return self._bounded(self._compiled.search, text)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and end of each non-empty match in `text`. Raises as calling does."""
+        """Return the start and end of each non-empty match in `text`. Raises UsageError if the search takes too long."""
         return self._bounded(
             lambda searched: [match.span() for match in self._compiled.finditer(searched) if match[0]], text
         )

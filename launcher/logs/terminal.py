@@ -1,4 +1,4 @@
-"""Make text from others safe to show on a terminal."""
+"""Make text from programs and files safe to show on a terminal."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _harmless(text: str) -> str:
 
 
 def certainly_printable(block: bytes) -> bool:
-    """Return True if a terminal shows whole lines unchanged: valid UTF-8 without control sequences. May be a false negative."""
+    """Return True if a terminal certainly shows the lines in `block` unchanged; False if that needs a closer look."""
     if block.translate(None, _HARMLESS_BYTES):
         return False
     if (b"\xc2" in block and _C1_CONTROL.search(block)) or (b"\xe2" in block and _DIRECTION.search(block)):

@@ -82,13 +82,13 @@ class Found:
 
 
 def time_in(text: str, near_ns: int) -> Found | None:
-    """Return the time at the start of `text`. `near_ns`: approximate time, for times without a year."""
+    """Find the time that a logger wrote at the start of a line; None if none. `near_ns`: for times without a year."""
     found = _first_in(text[: FIRST_CHARS + MAX_TIME_CHARS], near_ns)
     return None if found is None or found.behind_words else found
 
 
 def _first_in(head: str, near_ns: int) -> Found | None:
-    """Return the time in a text; a date after words only if there is no other."""
+    """Find the first time in the head of a line. A date after words of prose counts only if there is no other."""
     match = _CALENDAR.search(head)
     if match is None or (start := match.start()) >= FIRST_CHARS or int(match["second"]) > 60:
         return _epoch_in(head, near_ns)
@@ -120,7 +120,7 @@ def _ends_in_words(before: str) -> bool:
 
 
 class Arrivals:
-    """The arrival times of one log, to within a second, as recorded by an agent (launcher/core/line_times.py)."""
+    """The arrival times of one log's lines, to within a second, as recorded by an agent (launcher/core/line_times.py)."""
 
     def __init__(self, path: Path, log: Path) -> None:
         """`path`: the file of records, which may never appear."""
@@ -227,7 +227,7 @@ class Clock:
         return arrived_ns
 
     def _own_ns(self, raw: bytes) -> int | None:
-        """Return the line's own time. A date after words counts if an earlier one was there, and no line had one elsewhere."""
+        """Return the time in a line, or None. A date after words counts if the previous date was in the same column."""
         if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
             return None
         found = _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), self._near_ns)
@@ -243,7 +243,7 @@ class Clock:
 
 @lru_cache(maxsize=1024)
 def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
-    """Return the minute given by `_MINUTE_FIELDS`, which hundreds of lines share."""
+    """Convert the `_MINUTE_FIELDS` of a time to nanoseconds since 1970; None if there is no such minute."""
     *date, hour, minute, zone = fields
     year, month, day = (plain or glog or us for plain, glog, us in zip(date[:3], date[3:6], date[6:], strict=True))
     year = f"20{year}" if year and len(year) == 2 else year
@@ -255,7 +255,7 @@ def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
 
 
 def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
-    """Return a minute of the calendar; local time without a zone. Raises ValueError, OverflowError or OSError."""
+    """Convert a calendar minute to ns since 1970, local time without `zone`. Raises ValueError, OverflowError or OSError."""
     offset = None
     if zone is not None:
         digits = re.sub(r"\D", "", zone).ljust(4, "0")

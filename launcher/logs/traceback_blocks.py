@@ -55,7 +55,7 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Yield whole, relevant tracebacks: not tracebacks inside an exception group or quoted in a message."""
+    """Yield the complete tracebacks in `text`, except those inside an exception group or quoted in a message."""
     header = text.find(HEADER)
     while header >= 0:
         block = _block_of(text, header)
@@ -77,7 +77,7 @@ def blocks_from_last(text: str, end: int) -> Iterator[Block]:
 
 
 def _block_of(text: str, header: int) -> Block | None:
-    """Return the traceback whose header is at this position, if it is whole, relevant and not part of another."""
+    """Return the traceback whose header is at position `header`; None if it is incomplete or part of another one."""
     start, behind = _line_start(text, header), header + len(HEADER)
     if text[behind : behind + 1] not in {"", "\n", "\r"}:
         return None  # quoted in a source line
@@ -103,7 +103,7 @@ def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 
 def _block(text: str, start: int) -> Block | None:
-    """Return the traceback whose header line is at `start`, if it is whole and relevant."""
+    """Return the traceback whose header line starts at `start`; None if it is incomplete or harmless (`_HARMLESS`)."""
     header, begin = next(lines_of(text, start, len(text)))
     prefix = prefix_of(header, text[begin : begin + len(header)])
     before = without_prefix(outside_group(prefix), _line_before(text, start)) or ""
@@ -141,7 +141,7 @@ def _line_before(text: str, start: int) -> str:
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the frames (indented) and the line after them, the exception. Empty if the traceback is cut off."""
+    """Return a traceback's lines from its first frame to its exception, and the end position; empty if cut off."""
     body: list[str] = []
     headers = 0
     for raw, after in lines_of(text, start, len(text)):
@@ -219,7 +219,7 @@ def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 class GroupFrame:
-    """The frame in which the exceptions of a group are printed, line by line.
+    """Decides line by line which lines are in the frame (of `|`) that Python prints around an exception group.
 
     Up to Python 3.12, all but the first line of a message are outside the frame, which continues after them.
     """
@@ -240,7 +240,7 @@ class GroupFrame:
 
 
 def prefix_of(header: str, following: str) -> str:
-    """Return the prefix of the header's line, which every line of its traceback has."""
+    """Return the text before a traceback's header, such as "[rank0]: ", if `following`, the next line, has it too."""
     prefix = _before_header(header).removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "
@@ -261,7 +261,7 @@ def outside_group(prefix: str) -> str:
 
 
 def without_prefix(prefix: str, line: str) -> str | None:
-    """Remove the prefix; return None for a line without it."""
+    """Return `line` without `prefix`; None if it does not start with it."""
     line = line.rstrip("\r")
     if line.startswith(prefix):
         return line[len(prefix) :]
@@ -280,7 +280,7 @@ class TracebackLines:
         self._sections = SectionLines()  # of the last exception's message
 
     def put(self, text: str) -> int | None:
-        """Return where a traceback's own text begins, after torch's prefix; None outside of a traceback."""
+        """Return the column where a traceback's text begins in the next line (after torch's prefix); None outside one."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None

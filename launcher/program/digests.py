@@ -1,9 +1,9 @@
-"""Digests of a command's own files, by name. They show whether two servers have the same program.
+"""Compute digests of a program's own files. By comparing them, servers check that they run the same program.
 
 For a Python program: its own file and the program's own modules that it imports, as far as the source shows. For a
 shell: the script. For anything else: the executable. Excluded are files installed by the system or pip, data, and
-everything that the program reads, loads or starts itself. A name is relative to the directory where Python or the user
-looks for the file, so servers may keep the program in different places.
+everything that the program reads, loads or starts itself. A file name is relative to the directory where Python or the
+user looks for the file, so servers may keep the program in different places.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
 
 
 def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return digests by file name; empty for a program without its own file. Reads at most some hundred files, never raises."""
+    """Return the digests of the program's own files, by file name. Reads a few hundred files at most, never raises."""
     try:
         return {name: _digest(path) for name, path in _files(argv, environment, cwd)}
     except (OSError, ValueError):  # a path with a null byte, or a directory without permission
@@ -34,7 +34,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Return the words that identify the program to other servers, without arguments, which may be secret."""
+    """Return `argv` without the Python program's arguments, which may be secret; for other commands, two words."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])
@@ -73,7 +73,7 @@ def _of_no_python(argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 
 
 def _name(path: Path, roots: Iterable[Path]) -> str:
-    """Return the file's path relative to the innermost of the `roots` that contain it."""
+    """Return `path` relative to the innermost of the directories `roots` that contains it."""
     below = (path.relative_to(root) for root in roots if path.is_relative_to(root))
     return str(min(below, key=lambda name: len(name.parts), default=path))
 

@@ -1,4 +1,4 @@
-"""The shared libraries that a compiled program needs, read from its file. Unlike `ldd`, this executes nothing."""
+"""List the shared libraries that a compiled program needs, from its ELF file. Unlike `ldd`, this executes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """Return the libraries that a compiled program names (DT_NEEDED), such as "libmpi.so.40"; else nothing."""
+    """Return the shared libraries that an ELF file needs (DT_NEEDED), such as "libmpi.so.40"; empty for other files."""
     try:
         with path.open("rb") as file:
             return tuple(_names(file))
@@ -45,7 +45,7 @@ def _names(file: BinaryIO) -> Iterator[str]:
 
 
 def _segments(file: BinaryIO, order: str, *, wide: bool) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the (type, offset, address, size in the file) of each segment."""
+    """Yield the (type, offset, address, size in the file) of each segment of an ELF file."""
     header = struct.Struct(order + ("HHIQQQIHHH" if wide else "HHIIIIIHHH"))
     *_, start, _, _, _, entry_size, count = header.unpack(_at(file, 16, header.size))
     layout = struct.Struct(order + ("IIQQQQ" if wide else "IIIIII"))

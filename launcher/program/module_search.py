@@ -21,10 +21,10 @@ _DECIDING = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONUSERBASE", "PYTHONNOUSERSI
 
 
 def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> str | None:
-    """Return the name that Python would not find: the module, a parent package, or the `__main__` of a package.
+    """Return the first name that `python -m` would not find: the module, a parent package, or a package's `__main__`.
 
-    Returns None if it is found, or if only Python itself can know: with another interpreter, or a package that may find
-    its modules in its own way.
+    Returns None if all are found, or if the search is uncertain: the command uses another interpreter, or a package may
+    change where its modules are found.
     """
     if command.kind != "module" or not _looks_as_this_python(command, environment):
         return None
@@ -43,7 +43,7 @@ def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, 
 
 
 def _looks_as_this_python(command: PythonCommand, environment: Mapping[str, str]) -> bool:
-    """Return True if the command's Python searches the same places as this one, or fewer, apart from its roots."""
+    """Return True if the command's Python finds installed packages in the same directories as this one, or fewer."""
     flags = sys.flags
     if flags.isolated or flags.ignore_environment or flags.no_site or flags.no_user_site:
         return False
@@ -71,7 +71,7 @@ def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
 
 
 def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
-    """Return `name` if no parent package can take its modules from elsewhere than its directory; else None."""
+    """Return `name` if it is certainly missing; None if a package in `around` may load modules from other directories."""
     for package in around:
         if package.origin is None:  # a directory without `__init__.py`
             continue
@@ -87,7 +87,7 @@ def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Return True if a statement may have effects when its package is imported, such as exiting or adding finders."""
+    """Return True if this statement of an `__init__.py` may have side effects, such as exiting or adding finders."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return bool(statement.decorator_list)

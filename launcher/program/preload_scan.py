@@ -1,6 +1,6 @@
-"""Find the imports of a Python program that can be done once for all ranks. Reads source, executes nothing.
+"""Find the modules that a program imports and that one process can import before it forks the ranks. Executes nothing.
 
-The scan follows the program as Python would run it, up to the first statement that does more than import, define or
+The scan follows the source as Python would run it, up to the first statement that does more than import, define or
 assign. Imports above that statement give the same result when they are done earlier. Only modules that are safe to
 import before a fork are returned: the heavy `ROOTS` with their submodules, and `LIBRARY`. The program's own modules are
 read but not returned, since importing them may do anything.
@@ -42,7 +42,7 @@ _METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 
 
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the modules to import once for all ranks, in the program's order; empty if the source does not show any."""
+    """Return the modules to import once before the ranks are forked, in the program's order; empty if none is safe."""
     if (arguments := trainer_arguments(command, cwd, environment)) is not None:
         # tlaunch/_package.py: afterwards `launcher` is tlaunch's package.
         return (*["_package"] * (command.kind == "script"), *trainer_modules(arguments))
@@ -59,7 +59,7 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
 
 
 def trainer_modules(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that the bundled trainer imports when run with these arguments."""
+    """Return the modules to preload for the bundled trainer (`launcher.trainer`) when run with these arguments."""
     named = [value for option, value in pairwise(arguments) if option == "--recipe"]
     recipe = named[-1] if named else DEFAULT_RECIPE
     # The second is imported by a backward pass with a given gradient.
@@ -67,7 +67,7 @@ def trainer_modules(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 class _TopLevel:
-    """Collects the imports that precede anything that could change their result."""
+    """Collects a program's imports up to the first statement that could change their result."""
 
     def __init__(self, roots: list[Path]) -> None:
         self._roots = roots
@@ -76,12 +76,12 @@ class _TopLevel:
         self._found: dict[str, None] = {}  # in order
 
     def modules(self) -> tuple[str, ...]:
-        """Return the modules found, plus torch's compiler if torch imports it. That reads variables, so none may be set."""
+        """Return the modules found, plus `DYNAMO` if the program uses torch's compiler and sets no environment variable."""
         with_compiler = "torch" in self._found and self._uses_compiler and not self._sets_variables
         return (*self._found, DYNAMO) if with_compiler else tuple(self._found)
 
     def run(self, source: Source) -> bool:
-        """Collect the imports of a module and of the modules it imports; return False once a statement ended the scan."""
+        """Collect the imports of `source` and of the modules it imports; return False if a statement ended the scan."""
         for node in source.walk():
             self._sets_variables |= _sets_variables(node)
             used = {f"{each.module}.{each.name}" for each in source.imports(node)}
@@ -99,7 +99,7 @@ class _TopLevel:
         return True
 
     def run_files(self, files: Iterable[SourceFile]) -> bool:
-        """Scan the files of imported modules in order, each once; return as `run` does."""
+        """Scan each file once, in order; return False if a statement, or more than `MAX_FILES` files, ended the scan."""
         for file in files:
             if file not in self._seen:
                 self._seen.add(file)

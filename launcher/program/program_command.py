@@ -37,7 +37,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse `argv`, also with `env` or a `#!` line, for `cwd` and PATH; None unless it is supported Python."""
+    """Parse `argv` as a Python command, also after `env` or by a script's `#!` line; None if it is not supported Python."""
     words = _without_env(list(argv))
     if not words:
         return None
@@ -56,7 +56,7 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
 
 
 def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
-    """Return the missing program that a script's `#!` line names, as the kernel and `env` read it; or None."""
+    """Return the interpreter in a script's `#!` line if it is missing; else None. Reads as the kernel and `env` do."""
     line = os.fsdecode(_first_line(script))
     if not line.startswith("#!") or not (words := line[2:].strip(" \t")):
         return None
@@ -85,7 +85,7 @@ def is_python(word: str) -> bool:
 
 
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
-    """Return the file that `argv` would run, or that `env COMMAND` would; None if it is not found."""
+    """Return the executable that `argv` would run, without a leading `env`; None if it is not found."""
     words = _without_env(list(argv))
     found = _find(words[0], search_path, cwd) if words else None
     return None if found is None else Path(found)
@@ -99,7 +99,7 @@ def _without_env(words: list[str]) -> list[str]:
 
 
 def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
-    """Return the absolute path that exec would use. Links are not resolved."""
+    """Return the absolute path of the executable that exec would run; None if not found. Links are not resolved."""
     directories = [""] if "/" in word else (search_path or os.defpath).split(os.pathsep)
     for directory in directories:
         path = os.path.join(cwd, directory, word)  # noqa: PTH118 - a Path would normalise it
@@ -160,7 +160,7 @@ def _script(
 
 
 def _read_cluster(word: str, rest: Iterator[str], options: list[str]) -> tuple[str, str | None]:
-    """Split an argument like `-uW error` into `options`; return ("m" or "c", value) if it names the program.
+    """Add the options in an argument like `-uW error` to `options`; return ("m" or "c", value) if it gives the program.
 
     Returns ("", None) if the argument contains only options, and ("?", None) if it is not supported.
     """

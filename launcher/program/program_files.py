@@ -1,4 +1,4 @@
-"""The files of a Python program, as far as they can be found without asking Python."""
+"""Find the files of a Python program without running Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEFAULT_RECIPE = "transformer"  # catalogue name of the bundled program that TRA
 
 
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
-    """Return the command as `python -m launcher.MODULE` if it runs tlaunch, and no other `launcher`; else None."""
+    """Return the command as `python -m launcher.MODULE` if it runs tlaunch, not the user's own `launcher`; else None."""
     is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
     if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):
         option, module, arguments = command.arguments[:1], "".join(command.arguments[1:2]), command.arguments[2:]
@@ -74,14 +74,14 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return two flags: Python searches the program's directory, and PYTHONPATH. -P, -E and -I prevent it."""
+    """Return two flags: Python searches the program's directory; it searches PYTHONPATH. -P, -E and -I prevent this."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits
 
 
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the directories of the program's own modules: the part of sys.path that is known without asking Python."""
+    """Return the directories that Python searches before its own: the program's directory, then PYTHONPATH."""
     beside, inherits = heeds(command, environment)
     first = [cwd] if beside else []
     if command.kind == "script":
@@ -103,9 +103,9 @@ def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | No
 
 
 def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
-    """Return the files that `import name` runs, each with its package; empty if they are not the program's own.
+    """Return the (file, package name) of each module that `import name` runs; empty if no root contains it.
 
-    For a name that is not a module (`from package import name`), its package counts.
+    If the last part is not a module (`from package import name`), the result is that for its package.
     """
     parts = name.split(".")
     for root in roots:

@@ -1,4 +1,4 @@
-"""Parse a program's modules: what each imports, and which of the program's own files that runs. Executes nothing."""
+"""Parse a program's modules to find their imports and the program's own files that these run. Executes nothing."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Source:
 
 
 def first_files(command: PythonCommand, cwd: Path, roots: list[Path]) -> list[SourceFile]:
-    """Return the modules that Python runs first: a module's parent packages, then the program's file."""
+    """Return the files that Python runs first: the parent packages of a `-m` module, then the program's own file."""
     main = None if command.kind == "code" else main_file(command, cwd, roots)
     if main is None:
         return []

@@ -1,4 +1,4 @@
-"""Recognise commands that read their program from stdin, such as `bash -s` and `python -`. In ranks, stdin is /dev/null."""
+"""Recognise commands that read their program from stdin, such as `bash -s`. In a rank they would read /dev/null."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find all files of a program that it may import, and whether it uses MPI or MindSpore. Executes nothing."""
+"""Find all of a program's own files that it may import, and detect MPI and MindSpore in them. Executes nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ MAX_BYTES = 5_000_000
 
 
 def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool | None:
-    """Return True if the program or a module of it imports mpi4py; None if it cannot be read.
+    """Return True if the program or one of its own modules imports mpi4py; None if unknown.
 
-    Also None for `python -m package` if the package is installed: only Python could find it.
-
-    Importing mpi4py calls MPI_Init, which requires a process that an MPI launcher knows. The bundled trainer uses
-    mpi4py only when an engine started it.
+    Unknown: a file cannot be read, or the program is an installed package (`python -m package`) that is not searched.
+    Importing mpi4py calls MPI_Init, which requires a process that an MPI launcher started. The bundled trainer returns
+    False: it uses mpi4py only under mpirun or srun.
     """
     if program_files.trainer_arguments(command, cwd, environment) is not None:
         return False
@@ -37,9 +36,9 @@ def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 
 
 def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool:
-    """Return True if the program or a module of it imports MindSpore and calls its `init`.
+    """Return True if the program or one of its own modules imports MindSpore and connects ranks with its `init`.
 
-    Only the name of the call is checked: `init()`, `communication.init()`, `init_process_group()`, and any alias from
+    Only names of calls are checked: `init()`, `communication.init()`, `init_process_group()`, and any alias from
     `from mindspore.communication import init as ...`.
     """
     program = _WholeProgram(command, cwd, environment)
@@ -49,7 +48,7 @@ def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, 
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the program's own file and its own modules that it imports, readable or not."""
+    """Return the program's own file and the files of its own modules that it imports, readable or not, sorted."""
     return tuple(sorted(_WholeProgram(command, cwd, environment).files))
 
 
@@ -75,9 +74,9 @@ class _WholeProgram:
                     size_bytes += file.path.stat().st_size
 
     def imports_mpi(self) -> bool:
-        """Return True if the program imports mpi4py, and has no module of that name.
+        """Return True if the program imports the library mpi4py, not a module of its own with that name.
 
-        mpi4py itself may be on PYTHONPATH, where environment modules of clusters put it.
+        The library may be on PYTHONPATH, where environment modules of clusters put it.
         """
         own = [path for path, _ in program_files.files_of(program_files.MPI, self._roots)]
         is_own = any(path.name != "__init__.py" or not any(path.parent.glob("MPI.*")) for path in own)
@@ -90,7 +89,7 @@ class _WholeProgram:
         return {found.alias for found in self._imports if found.root == package and found.name in names}
 
     def _note(self, read: Callable[[], Source], path: Path | None) -> None:
-        """Record the imports of one module, and the files behind them."""
+        """Record the imports of one module, and queue the files that they run."""
         try:
             source = read()
         except READ_ERRORS:

@@ -1,4 +1,4 @@
-"""Stop a run from another shell: signal its launcher and wait for its agent. It signals no other process."""
+"""Stop a run from another shell: ask its launcher or agent to end it. If both are gone, end the remaining ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Orphan:
 
     @classmethod
     def of(cls, process: ProcessId, owner: int | None) -> Orphan:
-        """Return the orphan for a living process of a run of `owner`."""
+        """Return the Orphan for a living rank process. `owner`: the uid of the run's owner."""
         group, found = _group(process.pid), stat(process.pid)
         watcher = group if found is not None and group == found.parent else None
         uids = None if owner == ROOT else uids_of_process(process.pid)
@@ -95,8 +95,8 @@ class ForeignProcessError(TlaunchError):
 def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
     """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
 
-    The agent ends its ranks and writes the report. Ranks without an agent are ended in the same way.
-    A second request is harmless. Raises the errors of `_check_owner`.
+    The agent ends its ranks and writes the report. If launcher and agent are gone, this ends the ranks itself. A second
+    request is harmless. Raises PermissionError or ForeignProcessError for a process that is not the run owner's.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     # A run that is starting gets a moment to write the agent's first event.
@@ -112,7 +112,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
 
 
 def _look_until(reached: Callable[[RunState], bool], watch: RunStatusReader, deadline: float) -> RunState:
-    """Poll the run until `reached`, for HEARD_S at most. Return its last state."""
+    """Poll the run until `reached` returns True, for HEARD_S at most. Return the last state of the run."""
     limit = min(deadline, time.monotonic() + HEARD_S)
     while not reached(state := watch.look()) and time.monotonic() < limit:
         time.sleep(LOOK_S / 20)
@@ -125,7 +125,7 @@ def _is_ending(state: RunState) -> bool:
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Signal a process and wake it. Return False if it has ended, even if its pid is in use. Raises PermissionError."""
+    """Send signal `number`, then SIGCONT; never to a reused pid. Return False if it has ended. Raises PermissionError."""
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
             return False
@@ -138,7 +138,7 @@ def send(process: ProcessId, number: int) -> bool:
 
 
 def _end_orphans(watch: RunStatusReader, state: RunState, deadline: float, *, kill: bool) -> Stopped:
-    """End ranks of a lost run that are still alive although launcher and agent are gone."""
+    """End the living ranks of a run whose launcher and agent are gone: SIGTERM, then SIGKILL after the grace period."""
     living = {look.global_rank: look.process for look in state.ranks if look.process and look.process.lives}
     if not living or state.state is not State.LOST:
         return Stopped(StopOutcome.NOT_RUNNING, state)
@@ -176,7 +176,7 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
 
 
 def _ask_launcher(state: RunState, *, kill: bool) -> bool:
-    """Signal the launcher, or the agent if the launcher is gone. Return False if both are gone."""
+    """Ask the launcher to end the run, or the agent if the launcher is gone. Return False if both are gone."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
         return _ask(head, signal.SIGTERM, state) or _ask(agent, signal.SIGTERM, state)
@@ -191,7 +191,7 @@ def _ask_launcher(state: RunState, *, kill: bool) -> bool:
 
 
 def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
-    """Signal the run's launcher or agent; return False if it has gone."""
+    """Send signal `number` to the run's launcher or agent; return False if that process is gone."""
     if process is None or not process.lives:
         return False
     _check_owner(process, state, state.run_dir.events)
@@ -203,7 +203,7 @@ def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
 def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
     """Raise if a living process does not belong to the run's owner. `file`: a file of the run that the process writes.
 
-    Raises PermissionError if the run belongs to another user, and otherwise ForeignProcessError.
+    Raises PermissionError if the run belongs to another user than the caller, and otherwise ForeignProcessError.
     """
     if is_of_owner(process, state.owner, file) or not process.lives:
         return

@@ -1,7 +1,7 @@
-"""Ranks that another engine starts (`tlaunch exec`). They create the run's directory themselves, in any order.
+"""Record and find ranks that an engine (mpirun, srun) started with `tlaunch exec`, without an agent.
 
-Each rank records its process there and then becomes the user's program. The exit status is not recorded: the end of a
-rank is seen from its process, only on its own machine.
+Ranks create the run's directory themselves, in any order. Each records its process there and then becomes the user's
+program. The exit status is not recorded: the end of a rank is seen from its process, only on its own machine.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ def _agreed_on(fields: Any) -> dict[str, Any] | None:
 
 
 def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
-    """Record the process of this rank, which becomes the user's program. Raises OSError."""
+    """Write this rank's process to the run's directory, before it becomes the user's program. Raises OSError."""
     atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
 
 
 @contextmanager
 def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
-    """Yield True if this rank must announce the run: the first rank of its server does. The others wait for it.
+    """Yield True on the first rank of a server, which prints the run's start. Its other ranks wait until that is done.
 
-    A rank starts its program only after the announcement, because an engine ends all ranks when one fails.
-    If the run's directory cannot be marked, `without_mark` is yielded.
+    A rank starts its program only after the announcement, because an engine ends all ranks when one fails. The first
+    rank is determined by a file in the run's directory. If that file cannot be written, `without_mark` is yielded.
     """
     try:
         file = open(run_dir.announced, "ab", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK, 0o666))  # noqa: SIM115
@@ -117,7 +117,7 @@ def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
 
 
 class EngineRanks:
-    """The processes of ranks that another engine started. Each rank's record is read once."""
+    """Reads the processes of ranks that an engine (mpirun, srun) started. Each rank's record is read once."""
 
     def __init__(self, run_dir: RunDir, recorded: Recorded) -> None:
         self._run_dir = run_dir

@@ -1,4 +1,4 @@
-"""The training history from a rank's log, for programs that write no metrics.jsonl."""
+"""Read the training history from a rank's log, for programs that write no metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class LoggedSteps:
 
 
 def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
-    """Return the steps of the lowest rank whose log ends with training figures.
+    """Return the training steps in the log of the lowest rank whose log ends with figures, such as step and loss.
 
-    A step's time is the time of its line, or 0 if the line has none. Steps and samples that restart with each epoch are
-    counted on over epochs. They are left out if the end of a long log does not show how many came before.
+    A step's time is the time of its line, or 0 if the line has none. If step or sample numbers restart with each epoch,
+    the epochs are added up. Only the end of a long log is read; steps are left out if it does not show their number.
 
     Raises UsageError if searching for the pattern takes too long.
     """
@@ -56,7 +56,7 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
 def _steps(
     run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None
 ) -> tuple[tuple[StepMetrics, ...], bool]:
-    """Return the steps, and whether they follow an epoch that was not logged to its end."""
+    """Return a rank's logged steps, and True if their numbers are lower bounds: an epoch was not logged to its end."""
     logs = RankLogs(run_dir, [global_rank], near_ns)
     logs.note_attempts()
     log = logs.of_rank.get(global_rank)
@@ -98,10 +98,10 @@ def _steps(
 
 
 def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
-    """Return the number of steps before the first epoch of `end`, or None if that is not certain.
+    """Return the number of steps before the first epoch of `end`, the end of a log; None if that is not certain.
 
-    `begin`: the first figures of the attempt. The result is 0 if steps count on over epochs. It is None if samples are
-    counted and no epoch is logged.
+    `begin`: the first figures of the attempt. The result is 0 if steps are numbered across epochs. It is None if
+    samples are counted and no epoch is logged.
 
     Example: an attempt starts with epoch 1, and `end` with step 500 of epoch 46. Step 1 of epoch 47 follows step 1000,
     so an epoch has 1000 steps, and (46 - 1) * 1000 came before.

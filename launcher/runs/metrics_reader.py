@@ -104,7 +104,7 @@ def _quoted(value: Any) -> str:
 
 @frozen
 class Metrics:
-    """The records of a complete file, each kind in file order."""
+    """All records of a metrics.jsonl, each kind in file order."""
 
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
@@ -124,7 +124,7 @@ class MetricsReader:
     """
 
     def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
-        """`last_bytes`: of a longer file, read only this many bytes at the end, from the first complete line."""
+        """Read from the start. With `last_bytes`, read only that many bytes at the end, from the first complete line."""
         self.found = False  # whether the last call could open the file
         self.unreadable: str | None = None  # why the last call could not read an existing file: "Permission denied"
         self.strange = 0  # lines that are not records of this version, or have a value of the wrong type
@@ -190,13 +190,13 @@ class MetricsReader:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Return all records in the file, empty if it is missing."""
+    """Return all records of a metrics.jsonl; empty if the file is missing."""
     reader = MetricsReader(path)
     return metrics_of(reader.read(), reader)
 
 
 def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
-    """Group the records of `reader` by kind, and add the reader's findings about the file."""
+    """Group the records that `reader` returned by kind; add its count of invalid lines and its errors."""
     by_kind: dict[str, Any] = {
         name: tuple(record for record in records if isinstance(record, kind)) for name, kind in KINDS.items()
     }

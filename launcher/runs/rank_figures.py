@@ -1,4 +1,4 @@
-"""The training progress of each rank, from its heartbeat or else from its log.
+"""Read the training progress of each rank (step, loss, speed) from its heartbeat, or else from its log.
 
 Figures from logs are only displayed. Detection of hung and slow ranks does not use them.
 """
@@ -27,7 +27,7 @@ LOOK_BYTES = 1 << 15  # per read of a log; there may be a thousand logs
 
 @frozen
 class RankFigures:
-    """The newest figures of a rank, all from one source."""
+    """The newest training figures of a rank (step, loss, speed), all from one source: a heartbeat or a log line."""
 
     heartbeat: Heartbeat | None = None  # any heartbeat, including a touched file
     from_log: bool = False
@@ -43,7 +43,7 @@ class RankFigures:
 
     @property
     def compared_step(self) -> int | None:
-        """The step used to compare ranks. If samples are counted, the percentage of the epoch."""
+        """The step used to compare ranks, or the percentage of the epoch if the log counts samples; None if unknown."""
         if self.step is None or not self.counts_samples:
             return self.step
         return 100 * self.step // self.last_step if self.last_step else None
@@ -60,7 +60,7 @@ class RankFigures:
 
 @dataclass(slots=True)
 class _Log:
-    """The read position and newest figures of a log. Invariant: `position` is at the start of a line."""
+    """The read position and newest figures of a rank's log. Invariant: `position` is at the start of a line."""
 
     path: Path
     offset: int = 0  # where the current attempt starts
@@ -79,7 +79,7 @@ def pattern_of(text: str | None) -> Matcher | None:
 
 
 def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
-    """Return the expression for `text`, or the recorded one of the run if `text` is None. Raises UsageError for `text`."""
+    """Compile the --progress-regex `text`; if None, the run's recorded one. Raises UsageError if `text` is invalid."""
     if text is not None:
         return pattern_of(text)
     recorded = read_fields(run_dir).get("progress_regex")
@@ -89,7 +89,7 @@ def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
 
 
 class FiguresReader:
-    """A reader of ranks' newest figures. Each look reads at most the last 32 KiB of new log text.
+    """Reads the newest training figures of ranks. Each look reads at most the last 32 KiB of new log text.
 
     It keeps no file open, never blocks and raises no errors for file content. It stops using an expression that is too
     slow.
@@ -113,7 +113,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures of a log, or None; only the field `refused` if the pattern was given up."""
+        """Return the newest figures in a rank's log, or None. If the pattern was too slow, only `refused` is set."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

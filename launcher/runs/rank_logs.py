@@ -1,4 +1,4 @@
-"""The lines of ranks' logs: all lines, the last ones, or new ones as the logs grow."""
+"""Read the lines of ranks' logs: all lines, the last ones, or new ones as the logs grow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEDULER = -1  # the "rank" of MindSpore's scheduler in mappings by rank
 
 
 class AttemptStarts:
-    """The start offsets of attempts in the logs of all ranks. Attempts after the first start at a mark in the log."""
+    """The byte offset at which each attempt starts in each rank's log. Later attempts start with a mark (`mark_of`)."""
 
     def __init__(self, *, written_anew: bool = False) -> None:
         """`written_anew`: each attempt overwrites the log of the previous one."""
@@ -30,7 +30,7 @@ class AttemptStarts:
         self._of_rank: dict[int, list[tuple[int, int]]] = {}
 
     def of(self, global_rank: int) -> list[tuple[int, int]]:
-        """Return the start offsets of attempts, ascending, with their numbers. The list grows as more become known."""
+        """Return a rank's list of (start offset, attempt), ascending. The list grows as more attempts become known."""
         return self._of_rank.setdefault(global_rank, [])
 
     def apply(self, event: Event) -> None:
@@ -111,7 +111,7 @@ class RankLog:
         yield from self.rest()
 
     def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Yield lines from the chunk before the first of `marks`; searching is cheaper than splitting into lines."""
+        """Yield the lines from about a chunk before the first of `marks`. Searching is cheaper than splitting lines."""
         longest = max(map(len, marks))
         is_found, last_offset, last = False, 0, b""
         for offset, chunk in self._present():
@@ -126,7 +126,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the text of `with_partial` in blocks of lines. Parts of long lines and an unfinished line have no newline."""
+        """Yield all text up to the log's end in blocks of lines. A part of a long line, or of the last, has no newline."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -150,7 +150,7 @@ class RankLog:
         return chunk[: end - offset]
 
     def _note_mark(self, offset: int, chunk: bytes) -> None:
-        """Search for the mark of a new attempt, whose start event may arrive later."""
+        """Record the offset of a new attempt's mark in a chunk. The attempt's start event may arrive later."""
         _, _, attempt = attempt_at(offset, self._starts)
         for number in range((attempt or 0) + 1, self._all_starts.attempt + 1):  # a rank may be missing in some attempts
             mark = mark_of(number)
@@ -174,7 +174,7 @@ class RankLog:
         return self._stamped(self._reader.lines(offset, chunk))
 
     def rest(self) -> list[Line]:
-        """Return an unfinished last line."""
+        """Return the unfinished last line; empty if there is none."""
         return self._stamped(self._reader.last_line())
 
     @property
@@ -189,7 +189,7 @@ class RankLog:
         self._log.close()
 
     def _present(self) -> Iterator[tuple[int, bytes]]:
-        """Yield unread chunks up to the log's end at the time of the call, so that it returns while ranks write."""
+        """Yield unread chunks up to the log's size at the time of the call. It returns even while ranks write."""
         end = self._log.end
         while self._log.position < end:
             self.before_read()
@@ -318,7 +318,7 @@ class RankLogs:
         return not self._changes.has_changed(global_rank)
 
     def follower(self) -> Follower:
-        """Return a follower that copies unread bytes unchanged, in place of `new_lines`."""
+        """Return a `Follower`, which reads new lines as unchanged bytes. Use it instead of `new_lines`."""
         return Follower(self._growing)
 
     def wait(self, seconds: float) -> None:

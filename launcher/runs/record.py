@@ -1,4 +1,4 @@
-"""A run's directory, created atomically, and run.json in it: the RunSpec with secrets masked."""
+"""Create a run's directory atomically; write and read its run.json, the RunSpec with secrets masked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _masked = lru_cache(maxsize=256)(masked)  # thousands of ranks share most of the
 
 
 def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str:
-    """Return the complete spec as JSON, with all ranks. A removed variable is null.
+    """Return the complete spec as JSON, with all ranks. An environment variable that the run removes is null.
 
     `options`: the command-line options of the run, by name, with secrets masked.
     """
@@ -82,7 +82,7 @@ class Recorded:
     devices: tuple[RankPlace, ...] = ()
 
     def places_in(self, allotment: DeviceAssignment | None) -> tuple[RankPlace, ...]:
-        """Return the places of an attempt's ranks, ascending by global rank."""
+        """Return the server and device of each rank of an attempt, ascending by global rank."""
         if allotment is None or len(self.devices) <= max(allotment.devices):
             return self.places
         return tuple(replace(self.devices[device], global_rank=rank) for rank, device in enumerate(allotment.devices))

@@ -1,6 +1,6 @@
-"""A registry of the user's directories with runs, so that runs are found from any directory.
+"""Register the directories that contain the user's runs, so that runs are found from any directory.
 
-Each is a link in the user's state directory, with a unique name per directory and machine. A link is created and read
+The registry has one link per runs directory and machine, in the user's state directory. A link is created and read
 atomically, and its target may be on a file system that other machines lack. The registry is optional: without it, runs
 are found with `--runs-dir`.
 """

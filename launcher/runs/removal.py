@@ -107,7 +107,7 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Remove files of interrupted removals: those with the marker, since another user may have chosen the name."""
+        """Finish interrupted removals. Directories without the marker stay: a user may have chosen such a name."""
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():
                 _remove_files(left)
@@ -127,7 +127,7 @@ class Removal:
 
 
 def _mark(aside: Path) -> Path:
-    """Return the path of the marker of a removal: the renamed run.json of a run whose files are being removed."""
+    """Return the path of the marker file of a removal: the run's run.json, renamed before its files are removed."""
     return aside / f"run.json{_REMOVED}"
 
 

@@ -1,4 +1,4 @@
-"""The state of a run as seen from any shell: from its files and the processes that they name.
+"""Find the state of a run from any shell, from its files and the processes that they name.
 
 Only processes distinguish an active run from one whose launcher was killed. They are visible only on the run's own
 machine, until it is rebooted.
@@ -137,7 +137,7 @@ class RunState:
 
     @property
     def scheduler(self) -> RankState | None:
-        """The state of MindSpore's scheduler, or None. It is killed without an event once no rank needs it."""
+        """The state of MindSpore's scheduler process; None if there is none. It ends with the run, without an event."""
         scheduler = self.progress.current.scheduler
         if scheduler is None:
             return None
@@ -250,7 +250,7 @@ def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
 
 
 def _part(run_dir: RunDir) -> tuple[int, ...] | None:
-    """Return the ranks of the server that `run_dir` refers to, or None if its files cover all servers."""
+    """Return the global ranks of the server whose part of the run `run_dir` is; None if its files cover all servers."""
     if run_dir.server_index is None:
         return None
     try:

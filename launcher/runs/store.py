@@ -25,7 +25,7 @@ _COUNTED = re.compile(r"-\d+$")  # distinguishes runs started in the same second
 
 
 def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] = lambda _: None) -> RunDir:
-    """Return the run that `reference` names, or the latest. `note` receives doubts. Raises as `find_runs` does."""
+    """Return the run that `reference` names; None: the latest. `note` receives warnings. Raises as `find_runs` does."""
     if reference is None:
         return _latest(runs_dir, note)
     if means_latest(reference):
@@ -67,7 +67,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
-    """Return the directory among `places` with the run that `reference` names, or else the newest run; None if none has.
+    """Return the directory among `places` that contains the run `reference`, or None. Without a name: the newest run.
 
     Raises UsageError if several contain a run of that name, or, if none does, a run with that prefix.
     """
@@ -94,10 +94,10 @@ def means_latest(reference: str) -> bool:
 
 
 def run_at(root: Path) -> RunDir:
-    """Return the run in this directory.
+    """Return the RunDir of the run whose directory is `root`.
 
-    The directory may contain only per-server parts, if servers do not share the launcher's file system or a run.sh
-    started each. Then return the part of this machine, or the first.
+    The directory may contain only one part per server, if servers do not share the launcher's file system or a run.sh
+    started each. Then return the part of this machine, or else the first.
     """
     if os.path.lexists(RunDir(root).events):
         return RunDir(root)
@@ -112,7 +112,7 @@ def run_at(root: Path) -> RunDir:
 
 
 def last_agent(run_dir: RunDir) -> ProcessId | None:
-    """Return the process of the last agent of this server's part of a run, or None if it is not the owner's."""
+    """Return the process of the last agent in this server's part of a run; None if the run's owner does not own it."""
     agent, reader = None, EventReader(run_dir.events)
     for stamped in reader.read():
         if isinstance(stamped.event, AgentStarted):
@@ -145,7 +145,7 @@ def _is_file(path: Path) -> bool:
 
 
 def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return for each run directory the names that --name may have given the run, or the default name."""
+    """Return the names that --name may have given each run, by directory name (such as 20261121-120000-NAME-2)."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:

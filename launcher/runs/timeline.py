@@ -1,4 +1,4 @@
-"""The timeline of a run as plain data: its attempts, their ranks, and notable moments.
+"""Build the timeline of a run as plain data: its attempts, their ranks, and notable moments (marks).
 
 It is derived from metrics and events.jsonl, and from heartbeats if a run was interrupted without a last event. Its size
 is limited: a record per rank and attempt, a mark per event, and a thousand marks of each kind of metrics.
@@ -79,7 +79,7 @@ class Timeline:
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
-    """Return the timeline as known now. `records` are those of metrics.jsonl, each kind in order. Only reads files."""
+    """Return the run's timeline up to now. `records`: the run's metrics.jsonl, each kind in order. Only reads files."""
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in records:
@@ -108,7 +108,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
 
 
 class ThinnedMarks:
-    """An evenly spaced sample of all marks of one kind, including the first and the last."""
+    """An evenly spaced sample of at most `MAX_OF_A_KIND` + 1 marks of one kind, including the first and the last."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []  # every `_every`th
@@ -127,7 +127,7 @@ class ThinnedMarks:
         self._last = mark
 
     def marks(self) -> Iterator[Mark]:
-        """Yield at most `MAX_OF_A_KIND` + 1 marks. The count of each includes the omitted marks that follow it."""
+        """Yield the sampled marks. The `count` of each includes the omitted marks that follow it."""
         rest = (self._seen - 1) % self._every  # marks after the last one that is kept
         for mark in self._marks:
             is_last = mark is self._marks[-1]
@@ -213,7 +213,7 @@ def _line(text: str) -> str:
 
 
 class _EventsSeen:
-    """Collects events in order. A finished attempt becomes a span at once."""
+    """Builds attempt spans and marks from events, read in order. A finished attempt becomes a span at once."""
 
     def __init__(self, first_step_ns: Mapping[int, int]) -> None:
         self.progress = Progress()
@@ -270,7 +270,7 @@ class _EventsSeen:
         return (*self._past, self._span(ended_ns, beats)) if self._has_begun else ()
 
     def _span(self, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """Return the current attempt as a span. `over_ns`: when it was known to be over; None while it runs."""
+        """Return the current attempt as an AttemptSpan. `over_ns`: the time by which it was over; None while it runs."""
         attempt = self.progress.current
         first_step_ns = self._first_step_ns.get(attempt.number, -1)
         roles: dict[int, RankRole] = {}

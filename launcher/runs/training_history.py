@@ -70,7 +70,7 @@ def own_course(metrics: Metrics, below: float = inf) -> Metrics:
 
 
 def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
-    """Return the metrics of the runs that a run was resumed from, found by `read`, followed by its own (`own`)."""
+    """Return the metrics of the runs that `run_dir` was resumed from (`read` reads them), followed by its own (`own`)."""
     course = own
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
@@ -85,7 +85,7 @@ def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] 
 
 @frozen
 class Change:
-    """The difference to the devices of the previous attempt. Devices are named by their rank in the complete table."""
+    """A change of devices between attempts of an elastic run. Devices are named by their rank in the complete table."""
 
     attempt: int
     cause: Cause  # why the previous attempt ended

@@ -1,4 +1,4 @@
-"""Files with copies of the same boxes: which serve for those that are damaged, and what is said of it."""
+"""Replace damaged checkpoint files by replicas of their boxes, and report this."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What two checkpoints differ in, to the last bit and in numbers."""
+"""Find the differences of two checkpoints, bitwise and in numbers."""
 
 import math
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ SETTINGS = {"model": {"d_model": 3, "dropout": 0.1}, "train": {"seed": 1, "learn
 
 @pytest.fixture(name="difference")
 def _difference(tmp_path):
-    """Gives a function that compares checkpoints, the second of which is changed."""
+    """Return a function that compares two checkpoints, after changing the second."""
 
     def find(change=None, *, shapes=SHAPES, files=None, dtype="F32", first_dtype="F32", **facts):
         first, second = numbered(SHAPES, first_dtype), numbered(shapes, dtype)

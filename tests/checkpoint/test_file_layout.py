@@ -1,4 +1,4 @@
-"""Which files a checkpoint has, whose parts they hold, and what strategy.json says of them."""
+"""Plan the files of a checkpoint: their names, the ranks' parts in them, and strategy.json."""
 
 import itertools
 import json

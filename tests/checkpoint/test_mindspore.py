@@ -1,4 +1,4 @@
-"""MindSpore's files: written in its pieces, and read or refused without their content."""
+"""Write MindSpore's checkpoint files in pieces; read or reject them without reading tensor contents."""
 
 import random
 import zlib

@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint as bytes: any cut of them is joined, with nothing lost."""
+"""Read tensors of a checkpoint as bytes: joined from any boxes, without losing an element."""
 
 import tempfile
 from array import array

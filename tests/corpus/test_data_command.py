@@ -1,4 +1,4 @@
-"""`tlaunch data` as a person types it."""
+"""Run `tlaunch data` as a user does."""
 
 from __future__ import annotations
 

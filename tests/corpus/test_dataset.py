@@ -1,4 +1,4 @@
-"""What the trainer asks of a corpus."""
+"""Find, read and hash the corpus files that a trainer reads."""
 
 from __future__ import annotations
 

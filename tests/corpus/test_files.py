@@ -1,4 +1,4 @@
-"""Several files together or not at all."""
+"""Write several files together or none of them."""
 
 from __future__ import annotations
 

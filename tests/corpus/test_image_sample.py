@@ -1,4 +1,4 @@
-"""The images that `tlaunch data sample --recipe resnet50` writes."""
+"""Check the images that `tlaunch data sample --recipe resnet50` writes."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Whether files of CIFAR-10's binary format are whole."""
+"""Check files of CIFAR-10's binary format for damage."""
 
 import pytest
 

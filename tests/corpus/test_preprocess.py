@@ -1,4 +1,4 @@
-"""From two languages to pair files."""
+"""Make files of sentence pairs from files of two languages."""
 
 from __future__ import annotations
 

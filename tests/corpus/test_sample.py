@@ -1,4 +1,4 @@
-"""The built-in corpus on disk."""
+"""Write the built-in corpus to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each quirk of `.sgm` files with the smallest file that has it."""
+"""Read `.sgm` files with each of their quirks, in the smallest file that has it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.corpus.text_files import normalised
 
 @pytest.fixture
 def read(tmp_path):
-    """Read what a file with this text has."""
+    """Return a function that writes a text to an `.sgm` file and reads it."""
 
     def read_text(body):
         file = tmp_path / "set.sgm"

@@ -1,4 +1,4 @@
-"""Lines as people deliver them."""
+"""Read lines of text files with gzip, byte order marks, wrong encodings and unusual spaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of logs share: texts of programs, their lines, a log that grows, and the zone of this machine."""
+"""Shared by the tests of logs: outputs of programs, their lines, a growing log, and this machine's time zone."""
 
 import time
 
@@ -50,7 +50,7 @@ def lines_of(text, global_rank=0):
 
 
 def marked(text, mark="[rank7]: "):
-    """Each line behind what torch puts before it."""
+    """Return `text` with torch's rank prefix in each line."""
     return "".join(f"{mark}{line}\n" for line in text.splitlines())
 
 

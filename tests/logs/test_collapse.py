@@ -1,4 +1,4 @@
-"""What several ranks say alike is shown once."""
+"""Merge equal lines of several ranks into one."""
 
 import random
 from collections import Counter
@@ -23,7 +23,7 @@ def line(global_rank, text):
 
 
 def in_turns(texts_of_rank):
-    """A line of each rank after the other, as they come where all are about equally fast."""
+    """Return one line of each rank in turn, as from ranks of about equal speed."""
     ranks = [[line(rank, text) for text in texts] for rank, texts in texts_of_rank.items()]
     return [each for turn in zip_longest(*ranks) for each in turn if each is not None]
 
@@ -130,7 +130,7 @@ def test_a_rank_that_lost_a_line_does_not_lag_behind_ever_after():
 
 
 def training(rank, generator, steps):
-    """What a rank of a real training writes: some of it alone, its numbers always different."""
+    """Yield the lines of a rank in a realistic training: some only on this rank, and with different numbers."""
     yield f"rank {rank} of 8, device cuda:{rank}"
     for step in range(1, steps):
         yield f"epoch: 1 step: {step}, loss is {9 - step / 99 + generator.random() / 10:.4f}, {generator.randrange(9000)} ms"
@@ -157,7 +157,7 @@ TEXTS = st.lists(st.lists(st.sampled_from(SAID), max_size=12), min_size=1, max_s
 
 
 def assert_whole(lines, texts):
-    """No line is lost, and none overtakes one of its rank. Numbers may have become ranges."""
+    """Check that no line is lost, and that each rank's lines are in order. Numbers may have become ranges."""
     for rank, some in enumerate(texts):
         assert [one.text[:1] for one in lines if rank in one.ranks] == [text[:1] for text in some]
     assert all(list(each.ranks) == sorted(set(each.ranks)) for each in lines)

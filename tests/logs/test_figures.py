@@ -1,4 +1,4 @@
-"""Figures in the lines that trainings print: found where they are certain, and nowhere else."""
+"""Find training figures (step, loss, speed) in printed lines, but only where they are certain."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Following logs: every line once, in order, whatever the writer does."""
+"""Follow growing logs: every line once, in order, whatever the writer does."""
 
 import os
 import resource
@@ -307,7 +307,7 @@ def test_what_the_kernel_does_not_tell_is_found_all_the_same(watch, tmp_path, mo
 
 
 class Clock:
-    """Of `Changes`; it goes on only when it is told to."""
+    """The clock of `Changes`. It advances only when a test sets `now_s`."""
 
     def __init__(self, monkeypatch):
         self.now_s = 1000.0

@@ -1,4 +1,4 @@
-"""How severe a line is."""
+"""Find the level of a log line."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Lines of a log: the same wherever its bytes are cut."""
+"""Split a log into lines: the result is the same for all chunk boundaries."""
 
 import sys
 from itertools import pairwise

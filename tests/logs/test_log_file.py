@@ -1,4 +1,4 @@
-"""A log file: each byte is read once, whatever happens to the file, and its end without the rest."""
+"""Read a log file's end, or each of its bytes once, across truncation and replacement."""
 
 import errno
 import os
@@ -73,7 +73,7 @@ def test_no_byte_is_read_twice(log):
 
 
 def bytes_read():
-    """By this process, through system calls."""
+    """Return the number of bytes that this process has read through system calls."""
     fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(fields["rchar"])
 
@@ -149,7 +149,7 @@ def numbered(first, behind):
 
 
 def all_new(growing, limit_bytes=1 << 16):
-    """Read all that is new; return it with the offset of its first byte. The chunks must follow each other."""
+    """Read all new bytes; return them with the offset of the first. Check that chunks are consecutive."""
     chunks = []
     while (piece := growing.read(limit_bytes))[1]:
         assert not chunks or piece[0] == chunks[-1][0] + len(chunks[-1][1])

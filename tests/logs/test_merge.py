@@ -1,4 +1,4 @@
-"""Lines of many ranks in one sequence."""
+"""Merge the lines of many ranks into one sequence."""
 
 from itertools import count, groupby
 
@@ -18,7 +18,7 @@ def line(global_rank, text, time_ns=None, *, dated=None):
 
 
 def stamped(global_rank, *texts):
-    """`5 a` carries time 5; what has no number stands behind the one before."""
+    """Return lines: `5 a` has time 5; a line without a number has the time of the line before."""
     time_ns, lines = None, []
     for text in texts:
         number = text.partition(" ")[0]

@@ -1,4 +1,4 @@
-"""Which lines a person wants to see."""
+"""Select lines by rank, level, time and text."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor

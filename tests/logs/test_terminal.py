@@ -1,4 +1,4 @@
-"""Lines made safe for a terminal."""
+"""Make lines safe for a terminal."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The time that a line carries."""
+"""Find the time in a log line."""
 
 import os
 import time
@@ -19,14 +19,14 @@ NEAR = int(datetime(2026, 11, 22, tzinfo=timezone.utc).timestamp()) * 10**9
 
 
 def time_of(raw, near_ns):
-    """The time that a line carries itself, nanoseconds since 1970."""
+    """Return the time written in a line, in nanoseconds since 1970."""
     line = Clock(near_ns).stamped(Line(0, 0, raw))
     return line.time_ns if line.dated else None
 
 
 @pytest.fixture(autouse=True)
 def _none_that_a_machine_of_tests_has(zone):
-    """One with summer time."""
+    """Use a time zone with daylight saving time."""
     zone("America/New_York")
 
 
@@ -198,7 +198,7 @@ WRITTEN = 99 * S  # when the log was written last
 
 @pytest.fixture(name="noted")
 def _noted(tmp_path, monkeypatch):
-    """A function that appends records, with the length of the log; gives a reader."""
+    """Return a function that appends (time, offset) records and sets the log's size. It returns a reader."""
     monkeypatch.setattr(arrivals_module, "NOTE_EVERY_S", 0)
     log, path = tmp_path / "train.log", tmp_path / "arrivals"
     reader = Arrivals(path, log)
@@ -242,7 +242,7 @@ def test_a_part_of_a_record_is_none(noted):
 
 
 def stamped(reader, *texts):
-    """The second and whether it is its own, of each line in turn."""
+    """Return for each line its second, and True if the time is the line's own."""
     clock, offset, told = Clock(0, reader), 0, []
     for text in texts:
         line = clock.stamped(Line(0, offset, text.encode()))

@@ -1,4 +1,4 @@
-"""Single tracebacks in a text: where each begins and ends, and what of it is told."""
+"""Find single tracebacks in a text: where each begins and ends, and which parts are kept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Python's own command line, read without running Python."""
+"""Parse Python command lines as Python does, without running Python."""
 
 import os
 import sys

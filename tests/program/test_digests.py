@@ -1,4 +1,4 @@
-"""Which files a command's program has of its own, and when two servers have the same."""
+"""Find a program's own files, and compare their digests between two servers."""
 
 import os
 import subprocess

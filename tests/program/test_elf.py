@@ -1,4 +1,4 @@
-"""What compiled programs ask for, by real ones."""
+"""List the shared libraries that real compiled programs need."""
 
 import random
 import shutil
@@ -16,7 +16,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    """One that was compiled for a library called libmpi.so.12."""
+    """Compile a program that needs a library called libmpi.so.12."""
     if COMPILER is None:
         pytest.skip("no C compiler here")
     directory = tmp_path_factory.mktemp("compiled")

@@ -1,4 +1,4 @@
-"""What a program will import, found in its text alone."""
+"""Find the modules that a program will import, from its source only."""
 
 import warnings
 from pathlib import Path
@@ -15,7 +15,7 @@ from launcher.program.whole_program import own_files, uses_mpi
 @pytest.fixture
 def write(tmp_path):
     def write_all(**sources):
-        """Files by name: `package_in_INIT` is package/__init__.py."""
+        """Write files by name: `package_in_INIT` is package/__init__.py."""
         for name, source in sources.items():
             path = tmp_path / f"{name.replace('INIT', '__init__').replace('MAIN', '__main__').replace('_in_', '/')}.py"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which modules Python would not find, told without asking it; whatever is doubtful counts as found."""
+"""Find modules that `python -m` would not find, without running Python. In doubt, a module counts as found."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from launcher.program.program_command import parse_python
 
 @pytest.fixture
 def missing(tmp_path, monkeypatch):
-    """Returns what `python WORDS` in a directory of packages would not find, and checks that Python runs nothing then."""
+    """Return a function to the name that `python WORDS` would not find. It checks that Python executes nothing."""
     for name, text in {
         "train.py": "", "package/__init__.py": "", "package/tool.py": "", "package/inner/__init__.py": "",
         "package/inner/__main__.py": "", "bare/tool.py": "", "moving/__init__.py": "__path__.append('elsewhere')\n",

@@ -1,4 +1,4 @@
-"""What a program finds when it imports is the same with and without preloading."""
+"""A program's imports have the same results with and without preloading."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Commands that read their program from standard input."""
+"""Recognise commands that read their program from standard input."""
 
 import os
 import shlex

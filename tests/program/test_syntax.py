@@ -1,4 +1,4 @@
-"""Errors in a program's syntax, found before it is started."""
+"""Find syntax errors of a program before it is started."""
 
 import sys
 from functools import partial
@@ -11,7 +11,7 @@ from launcher.program.syntax import error_in, excerpt
 
 @pytest.fixture
 def found(tmp_path):
-    """Writes `program.py`, and returns what is wrong with a command that is started beside it."""
+    """Return a function that writes `program.py` and finds the syntax error in a command."""
 
     def error(text: bytes, *words: str, name: str = "program.py"):
         (tmp_path / name).write_bytes(text)

@@ -1,4 +1,4 @@
-"""Ending a run from outside: who is asked, and who never."""
+"""Stop a run from another shell: which processes get signals, and which never do."""
 
 import os
 import signal
@@ -74,7 +74,7 @@ def test_a_run_of_another_machine_is_left_alone(tmp_path, bystander):
 
 @pytest.fixture
 def orphaned(tmp_path):
-    """Makes a run without launcher and agent whose ranks live, and gives them with the first word of each."""
+    """Return a function that makes a run with living ranks, but without launcher and agent. It returns their first lines."""
     ranks = []
 
     def begin(*programs, **fields):

@@ -1,4 +1,4 @@
-"""Events of a file that anybody may have written: each once, in bounded time and memory, and no error for its content."""
+"""Read an events file that anyone may have written: each event once, in bounded time and memory, without errors."""
 
 import os
 import tracemalloc

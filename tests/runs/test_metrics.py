@@ -1,4 +1,4 @@
-"""Reading metrics.jsonl, once and while it grows."""
+"""Read metrics.jsonl, once and while it grows."""
 
 import math
 import os

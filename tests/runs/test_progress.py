@@ -1,4 +1,4 @@
-"""Events folded into what is known of a run."""
+"""Compute the state of a run from its events."""
 
 import gc
 import time
@@ -17,12 +17,12 @@ VERDICT = Verdict(1, Confidence.CERTAIN, "it was first")
 
 
 def told(*took, rank_count=None):
-    """A progress that took these events, the first at 1000 ns, one every nanosecond."""
+    """Return a Progress that took these events, one per nanosecond from 1000 ns on."""
     return told_by(*((0, event) for event in took), rank_count=rank_count)
 
 
 def told_by(*words, rank_count=None):
-    """A progress that took (server_index, event), or (server_index, event, time)."""
+    """Return a Progress that took each (server_index, event) or (server_index, event, time)."""
     progress = Progress(rank_count)
     for number, (server_index, event, *time_ns) in enumerate(words):
         progress.take(TimestampedEvent(*time_ns or [1000 + number], server_index, event))

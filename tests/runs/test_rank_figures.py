@@ -1,4 +1,4 @@
-"""How far a rank is: by its heartbeat, else by its log, of which little is read."""
+"""Read a rank's progress from its heartbeat, or else from its log, reading little of it."""
 
 import time
 
@@ -138,7 +138,7 @@ AGENT = acted_run.someone_gone()
 
 
 def run_of(directory, text, offset=None, **fields):
-    """Of two ranks, of which rank 1 has printed `text`, from `offset` on in a second attempt."""
+    """Make a run of two ranks. Rank 1 printed `text`, in a second attempt from `offset` on."""
     events = [AgentStarted(AGENT, None, 2), RankStarted(0, 8), RankStarted(1, 9)]
     if offset is not None:
         events += [AttemptStarted(1, 1), RankStarted(1, 10, 0, offset)]

@@ -1,4 +1,4 @@
-"""The logs of several ranks as lines."""
+"""Read the logs of several ranks as lines."""
 
 import errno
 import os
@@ -50,7 +50,7 @@ def write(run_dir, *texts, mode="w"):
 
 
 def attempts_of(logs):
-    """All new lines: their attempts, ranks and texts, in the order in which they are given."""
+    """Return the attempt, rank and text of each new line, in the order of `new_lines`."""
     told = []
     while some := [line for lines in logs.new_lines() for line in lines]:
         told += [(line.attempt, line.global_rank, line.raw.decode()) for line in some]

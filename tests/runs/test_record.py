@@ -1,4 +1,4 @@
-"""A run's directory is made whole or not at all, or by its ranks together; what readers take from run.json."""
+"""Create a run's directory atomically, or by its ranks together, and read its run.json."""
 
 import json
 import os
@@ -20,7 +20,7 @@ RANKS = 16
 
 
 def specify(runs_dir, ranks=2, **more):
-    """Return what makes the spec of a run of a name, eight ranks to a server."""
+    """Return a function from a run's name to its spec, with eight ranks per server."""
     variables = {"API_TOKEN": "s3cr3t", "GONE": None}
 
     def spec(name):

@@ -1,4 +1,4 @@
-"""Which ranks are silent for unusually long."""
+"""Find ranks that have been silent for unusually long."""
 
 import os
 import time
@@ -18,7 +18,7 @@ def _run_dir(tmp_path):
 
 
 def written(run_dir, rank, ago_s, pauses_s=()):
-    """A log that was written to last so long ago, and before that with such pauses."""
+    """Write a log and its arrival times: the last write `ago_s` ago, after writes with these pauses."""
     run_dir.device(rank).mkdir(exist_ok=True)
     run_dir.train_log(rank).write_text("here\n")
     last_ns = time.time_ns() - int(ago_s * SECOND_NS)

@@ -1,4 +1,4 @@
-"""How a run stands, from its files and the processes that they name."""
+"""Find the state of a run from its files and the processes that they name."""
 
 import os
 import signal
@@ -132,7 +132,7 @@ def test_a_last_word_between_reading_and_looking_counts(tmp_path, monkeypatch):
 
 @pytest.fixture
 def end_during_look(monkeypatch):
-    """Gives a function that calls another one when a report has been looked for and was not there yet, once."""
+    """Return a function that calls `end` after a report was looked for and not found, once."""
 
     def held_up_by(end):
         def held_up(run_dir):

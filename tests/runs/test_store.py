@@ -1,4 +1,4 @@
-"""Finding a run again."""
+"""Find a run by name, prefix or directory."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def test_what_is_no_run_is_refused_with_those_there_are(runs_dir, reference):
 
 
 def told_by(runs_dir, reference):
-    """The run's name, and what a person is told about the choice."""
+    """Return the run's name and the notes about the choice that the user gets."""
     told = []
     return find_run(runs_dir, reference, told.append).root.name, told
 

@@ -1,4 +1,4 @@
-"""When what happened in a run, from its files."""
+"""Build the timeline of a run from its files."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def blame(culprit, *failures):
 
 
 def make(directory, *told, **other):
-    """A run whose events come at the given times, of the first server unless another one is given."""
+    """Make a run with events at the given times, from the first server by default."""
     run_dir = acted_run.make(directory / "a", **other)
     run_dir.events.write_text(
         "".join(
@@ -50,7 +50,7 @@ def make(directory, *told, **other):
 
 
 def begun(ranks=1, agent=None, head=None, *, started=None):
-    """An agent's start at 10, the first attempt's at 11, and at 12 that of `started` ranks, by default all."""
+    """Yield the start of the agent at 10, of the first attempt at 11, and of `started` ranks (default: all) at 12."""
     yield 10, AgentStarted(agent or someone_gone(), head, ranks)
     yield 11, AttemptStarted(0, 1)
     yield from ((12, RankStarted(rank, rank)) for rank in range(ranks if started is None else started))

@@ -1,4 +1,4 @@
-"""One course of a training over attempts and runs; what changed between the attempts of an elastic run, and what it cost."""
+"""Join the metrics of a training over attempts and runs; compare the attempts of an elastic run."""
 
 import json
 
@@ -14,7 +14,7 @@ from launcher.runs.training_history import changes_of, full_history, own_course,
 
 
 def record(runs_dir, name, attempts, continues=None):
-    """A run whose attempts took these steps, with a validation and a checkpoint after each; its loss tells which attempt's it is."""
+    """Make a run whose attempts took these steps, each with a validation and a checkpoint. A loss identifies its attempt."""
     run_dir = RunDir(runs_dir / name)
     run_dir.root.mkdir(parents=True)
     run_dir.run_json.write_text(json.dumps({"continues": continues}))
@@ -31,7 +31,7 @@ def continuing(run_dir, step):
 
 
 def course(run_dir):
-    """Steps and losses, which are the same for every kind of records."""
+    """Return the loss by step; check that the steps are the same for all kinds of records."""
     found = full_history(run_dir, own_course(read_metrics(run_dir.metrics)))
     steps = [each.step for each in found.steps]
     for records in (found.validations, found.saved, found.stages):
