@@ -98,18 +98,16 @@ def test_a_checkpoint_is_looked_for_beside_the_file(launcher, kept, name):
 
 def test_a_run_to_go_on_from_is_no_path(launcher):
     """Nor is what stands in the directory of runs; a directory that happens to be called so holds no checkpoint."""
-    (launcher.directory / "project/.git").mkdir(parents=True)
-    (launcher.directory / "project/below").mkdir()
-    (launcher.directory / "project/baseline").mkdir()
+    for made in (".git", "below", "baseline"):
+        (launcher.directory / "project" / made).mkdir(parents=True)
     for kept in ("baseline", "latest", "latest/checkpoints/step-5"):
         launcher.write("project/tlaunch.toml", f"[run]\nresume = '{kept}'\n")
         assert resumed(launcher, "below") == kept
 
 
 def resumed(launcher, cwd):
-    place = launcher.directory / "project" / cwd
     with pytest.MonkeyPatch.context() as patched:
-        patched.chdir(place)
+        patched.chdir(launcher.directory / "project" / cwd)
         file = read_project_file(str(launcher.directory / "project/tlaunch.toml"), "", ["run"])
         return file.defaults(("run",), run)["resume"]
 
@@ -168,10 +166,9 @@ def test_what_only_looks_like_a_table_in_a_shared_file_is_none(launcher):
 def test_tables_of_groups_are_checked(launcher):
     launcher.write("tlaunch.toml", "[table.generate]\ndevices = 3\n")
     assert launcher.call("table", "generate", code=0).stdout.count("device_id") == 3
-    launcher.write("tlaunch.toml", "[table.generat]\ndevices = 3\n")
-    assert "tlaunch.toml:1: " in launcher.call("table", "explain", "RT101", code=2).stderr
-    launcher.write("tlaunch.toml", "[table]\ngenerate = 3\n")
-    assert "tlaunch.toml:2: " in launcher.call("table", "explain", "RT101", code=2).stderr
+    for entry, line in (("[table.generat]\ndevices", 1), ("[table]\ngenerate", 2)):
+        launcher.write("tlaunch.toml", f"{entry} = 3\n")
+        assert f"tlaunch.toml:{line}: " in launcher.call("table", "explain", "RT101", code=2).stderr
 
 
 def test_completion_and_ranks_of_an_engine_read_no_file(launcher):
@@ -198,9 +195,11 @@ def test_no_run_here_is_no_reason_to_look_elsewhere_if_a_file_says_where(launche
 
 
 def test_a_trusted_directory_may_name_a_user_who_does_not_exist(monkeypatch, tmp_path):
-    """Others that the variable names count all the same."""
+    """Others that the variable names count all the same. Files of one's own, or of root, need no variable at all."""
+    monkeypatch.setenv("HOME", "~")  # unknown
+    for named, uid in (("~/project", 0), (f"~nosuchuser/project:{tmp_path}", 65533)):
+        monkeypatch.setenv("TLAUNCH_SAFE_DIRECTORY", named)
+        _check_owners(str(tmp_path / "tlaunch.toml"), [uid])
     monkeypatch.setenv("TLAUNCH_SAFE_DIRECTORY", "~nosuchuser/project")
     with pytest.raises(UsageError, match="uid 65533"):
         _check_owners(str(tmp_path / "tlaunch.toml"), [65533])
-    monkeypatch.setenv("TLAUNCH_SAFE_DIRECTORY", f"~nosuchuser/project:{tmp_path}")
-    _check_owners(str(tmp_path / "tlaunch.toml"), [65533])

@@ -59,7 +59,8 @@ def test_a_beat_without_figures_leaves_them(rank):
 
 
 def test_a_metric_is_what_reports_read(rank):
-    _, metrics = rank
+    heartbeat, metrics = rank
+    beat(3, loss=Hostile())
     metric(1, loss=Scalar(), epoch=1.0, grad_norm=0.5, name="no number")
     metric(2, loss=math.nan, tokens_per_s=5)
     metric(2, validation_loss=2.0, schema=7, attempt=0)
@@ -67,7 +68,7 @@ def test_a_metric_is_what_reports_read(rank):
     metric(Hostile(), loss=1)
     found = read_metrics(metrics)
     assert (found.strange, [step.attempt for step in found.steps]) == (0, [2, 2, 2])
-    assert (found.steps[2].loss, found.steps[2].tokens_per_s) == (None, 2.0)
+    assert (read_heartbeat(heartbeat).beat, found.steps[2].loss, found.steps[2].tokens_per_s) == (Beat(3), None, 2.0)
     assert [(step.step, step.loss, step.epoch) for step in found.steps[:1]] == [(1, 2.5, 1)]
     assert math.isnan(found.steps[1].loss)
     assert [each.validation_loss for each in found.validations] == [2.0]

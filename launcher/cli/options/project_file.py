@@ -181,8 +181,8 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
     """
     stranger = next((uid for uid in uids if not is_trusted(uid)), None)
     directory, named = Path(path).parent, os.environ.get(TLAUNCH_SAFE_DIRECTORY, "").split(os.pathsep)
-    is_safe = "*" in named or directory.resolve() in {Path(at_home(each)).resolve() for each in named if each}
-    if stranger is not None and not is_safe:
+    safe = (os.path.realpath(at_home(each)) for each in named if each)
+    if stranger is not None and "*" not in named and os.path.realpath(directory) not in safe:
         raise UsageError(
             f"{escaped(path)} belongs to {called(stranger)} and would set options of your commands",
             hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
