@@ -164,16 +164,16 @@ def _ask(command: Sequence[str], patience_s: float) -> Answer:
 
 def _await_end(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> list[bytearray]:
     deadline = time.monotonic() + patience_s
-    said = {
-        pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe
-    }  # child processes may keep them open
+    said = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     for pipe in said:
         os.set_blocking(pipe.fileno(), False)
-    while True:  # looks for the end before reading, to read all output; WNOWAIT keeps the process id reserved
+    while (
+        True
+    ):  # looks for the end before reading, since children may keep pipes open; WNOWAIT keeps the process id reserved
         has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         for pipe, text in said.items():
             while piece := pipe.read(MAX_ANSWER_BYTES):
-                text += piece
+                text.extend(piece)
                 if len(text) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
                         f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
