@@ -180,7 +180,7 @@ class Matcher:
     def spans(self, text: str) -> list[tuple[int, int]]:
         """Return the start and end of each non-empty match in `text`. Raises UsageError if the search takes too long."""
         return self._bounded(
-            lambda searched: [match.span() for match in self._compiled.finditer(searched) if match[0]], text
+            lambda *searched: [match.span() for match in self._compiled.finditer(*searched) if match[0]], text
         )
 
     def _bounded(self, look: Callable[..., F], text: str) -> F:

@@ -13,8 +13,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO
 
 from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.frozen import frozen
@@ -142,43 +140,47 @@ def _ask(command: Sequence[str], patience_s: float) -> Answer:
         UnreadableError: the program cannot be started.
         TlaunchError: it does not exit within `patience_s`, or prints more than `MAX_ANSWER_BYTES`.
     """
-    # Files, because a child process that lives on may keep a pipe open.
-    with TemporaryFile() as output, TemporaryFile() as complaint:
+    try:
+        process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from None
+    with process:
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=complaint,
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UnreadableError(f"{command[0]} cannot be started: {error.strerror}") from None
-        with process:
-            try:
-                _await_end(process.pid, " ".join(command), patience_s, (output, complaint))
-            finally:
-                # The program is not reaped yet, so the group id is still valid.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-        output.seek(0)
-        complaint.seek(0)
-        return Answer(process.returncode, *(file.read().decode(errors="replace") for file in (output, complaint)))
+            said = _await_end(process, " ".join(command), patience_s)
+        finally:
+            # The program is not reaped yet, so the group id is still valid.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return Answer(process.returncode, *(text.decode(errors="replace") for text in said))
 
 
-def _await_end(pid: int, asked: str, patience_s: float, files: Sequence[IO[bytes]]) -> None:
+def _await_end(process: subprocess.Popen[bytes], asked: str, patience_s: float) -> list[bytearray]:
     deadline = time.monotonic() + patience_s
-    while True:
-        # WNOWAIT keeps the process id reserved.
-        has_ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        if max(os.fstat(file.fileno()).st_size for file in files) > MAX_ANSWER_BYTES:
-            raise TlaunchError(
-                f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
-                hint="run it by hand to see its output, or use --devices N, which needs no driver",
-            )
+    said = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
+    for pipe in said:
+        os.set_blocking(pipe.fileno(), False)
+    while (
+        True
+    ):  # looks for the end before reading, since children may keep pipes open; WNOWAIT keeps the process id reserved
+        has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        for pipe, text in said.items():
+            while piece := pipe.read(MAX_ANSWER_BYTES):
+                text.extend(piece)
+                if len(text) > MAX_ANSWER_BYTES:
+                    raise TlaunchError(
+                        f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
+                        hint="run it by hand to see its output, or use --devices N, which needs no driver",
+                    )
         if has_ended:
-            return
+            return list(said.values())
         if time.monotonic() > deadline:
             raise TlaunchError(
                 f"`{asked}` did not exit within {patience_s:g} s",

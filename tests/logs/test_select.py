@@ -187,6 +187,7 @@ def test_outside_of_the_main_thread_nothing_can_hang():
     searches = [("needle", LONG + "needle"), ("need+le", "needle"), ("x.*b", LONG), ("(a+)+$", "aaa")]
     with ThreadPoolExecutor(1) as thread:
         *found, refused = [thread.submit(Matcher(pattern), text) for pattern, text in searches]
-    assert [each.result() for each in found] == [True, True, False]
+        spans = thread.submit(Matcher("a.*b").spans, f"ab{LONG}b")
+    assert [each.result() for each in (*found, spans)] == [True, True, False, [(0, 2)]]
     with pytest.raises(UsageError, match="may take too long"):
         refused.result()
