@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import product
 from math import prod
 
 from launcher.core.frozen import frozen
@@ -125,10 +124,9 @@ def cuttings(expression: Expression, ranks: int) -> Iterator[Partition]:
     [((2, 2),), ((4, 1),), ((1, 2),), ((2, 1),), ((1, 1),)]
     """
     divisors = [parts for parts in range(1, ranks + 1) if ranks % parts == 0]
-    choices = [[parts for parts in divisors if expression.sizes[index] % parts == 0] for index in expression.indices]
-    found = [
-        Partition(expression, tuple(zip(expression.indices, parts, strict=True)), ranks)
-        for parts in product(*choices)
-        if ranks % prod(parts) == 0
-    ]
+    ways: list[tuple[int, ...]] = [()]
+    for index in expression.indices:  # those that do not divide the ranks are left out early: there may be millions
+        fitting = [parts for parts in divisors if expression.sizes[index] % parts == 0]
+        ways = [(*way, parts) for way in ways for parts in fitting if ranks % (prod(way) * parts) == 0]
+    found = [Partition(expression, tuple(zip(expression.indices, way, strict=True)), ranks) for way in ways]
     return iter(sorted(found, key=lambda each: (-each.used, each.strategy)))

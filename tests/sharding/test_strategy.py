@@ -5,12 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
-from launcher.sharding.expression import cuttings
+from launcher.sharding.expression import Expression, cuttings
 from launcher.sharding.strategy import cutting_of, strategy_from
 
 from .networks import matmul, quickstart
 
 MATMUL = matmul("matmul", "x", "w", rows=16, inner=32, columns=16).expression
+MANY_DIMS = Expression((tuple("abcdefghijklmn"),), tuple("abcdefghijklmn"), dict.fromkeys("abcdefghijklmn", 8))
 
 
 def test_the_tutorials_strategy():
@@ -38,12 +39,11 @@ def test_one_that_does_not_fit_is_refused_with_its_numbers(strategy, ranks, snap
     assert str(caught.value) == snapshot
 
 
-@given(st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from(quickstart().operators))
-def test_every_way_to_cut_is_one_that_can_be_written(ranks, operator):
-    found = list(cuttings(operator.expression, ranks))
+@given(st.integers(1, 8), st.sampled_from([MANY_DIMS, *(each.expression for each in quickstart().operators)]))
+def test_every_way_to_cut_is_one_that_can_be_written(ranks, expression):
+    found = list(cuttings(expression, ranks))
     assert len({each.strategy for each in found}) == len(found) > 0
-    for each in found:
-        assert cutting_of(operator.expression, each.strategy, ranks, operator.name) == each
+    assert [cutting_of(expression, each.strategy, ranks, "it") for each in found] == found
 
 
 @pytest.mark.parametrize("value", [[[2, 4], [4, 1]], ((2, 4), (4, 1)), "((2, 4), (4, 1))", "[[2,4],[4,1]]"])
