@@ -103,7 +103,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rate: float) -> Tensor:
-    """Return `tensor` with a share `rate` of elements set to zero; factor * words + summand decides which."""
+    """Return `tensor` with a share `rate` of elements zero and the rest scaled; factor * words + summand decides."""
     word = (factor * words).add_(summand)
     # In place as 1 or 0: on a CPU a comparison to booleans takes four times the time of the product.
     kept = word.ge_(int(rate * 2**32) - 2**31)

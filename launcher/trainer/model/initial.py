@@ -14,8 +14,8 @@ HEAD_STD = 0.01  # small, so that the first loss is the logarithm of the vocabul
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
     """Return the initial value of parameter `name` of the single-device model: a full float32 tensor on the CPU.
 
-    Biases are 0 and norms 1. Embeddings are normal with standard deviation d^-1/2. Linear layers are uniform within
-    +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
+    Biases are 0 and norms 1. Embeddings of width d are normal with standard deviation d^-1/2, and an untied head with
+    HEAD_STD. Other linear layers are uniform within +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
     """
     if name.endswith(".bias"):
         return torch.zeros(full_shape)

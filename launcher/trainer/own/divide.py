@@ -60,8 +60,8 @@ def divisions_to_check(
 ) -> Iterator[Division]:
     """Yield batches and their parts, to check that a batch's loss is the mean of the losses of its parts.
 
-    The parts of the first batch have the size of the training's micro batches; later ones are small. To save time, a
-    batch may have fewer parts than in training. Rows are sampled at random, since neighbours may be similar.
+    The parts of the first batch have the size of the training's micro batches; other batches are small. To save time,
+    a batch may have fewer parts than in training. Rows are chosen at random, since neighbouring ones may be similar.
     """
     size = batch_size // (layout.dp * layout.micro_batches)
     for number in range(1 + SMALL_BATCHES):

@@ -207,10 +207,10 @@ _stores: dict[tuple[str, ...], Any] = {}  # torch does not export the type of it
 
 
 def _store_of_opening(place: Place) -> Any:
-    """Return the rendezvous store, with a key prefix for this world.
+    """Return the process's rendezvous store, with a separate key prefix for each call of `open_world`.
 
-    A process uses one store for all worlds that it opens. Otherwise a rank could open its next world while rank 0 still
-    closes the last one, and read the old addresses on the same port. All ranks must open worlds in the same order.
+    All calls use one store. Otherwise a rank could open its next world while rank 0 still closes the last one, and read
+    the old addresses on the same port. All ranks must open worlds in the same order.
     """
     where = tuple(os.environ.get(name, "") for name in (env.MASTER_ADDR, env.MASTER_PORT, env.RANK, env.WORLD_SIZE))
     if where not in _stores:

@@ -136,7 +136,7 @@ def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device:
 
 
 def arguments_of(network: nn.Module, items: int) -> Arguments:
-    """Return the arguments of a network that is called with `items` items of a batch.
+    """Return the names and defaults of the forward's arguments, for a call with `items` items of a batch.
 
     Raises:
         UsageError: the forward does not accept that number of arguments.

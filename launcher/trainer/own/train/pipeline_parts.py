@@ -25,7 +25,8 @@ from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, DrawnD
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
     """Return one module per pipeline stage, which computes that stage's part of the traced network `found`.
 
-    It has the network's arguments, and after the first stage also RECEIVED. Its Transformer still has all layers.
+    A module takes the network's arguments; after the first stage, it also takes the previous stage's output, RECEIVED.
+    Its Transformer still has all layers.
 
     Raises:
         RefusedLayoutError: for several stages, the network must have exactly one Transformer, whose masks do not

@@ -278,7 +278,7 @@ def _check_modules(network: nn.Module) -> None:
 
 
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
-    """Make backward recompute the chosen layers' activations. Decoder layers are numbered after the encoder's."""
+    """Make backward recompute the layers that `settings` selects. Numbers of decoder layers follow the encoder's."""
     parallel = settings.parallel
     chosen = {  # by id, since modules may share a layer
         id(layer): layer

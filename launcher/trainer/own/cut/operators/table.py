@@ -132,7 +132,7 @@ MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType
 
 
 def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
-    """Return the function that records calls of `target`, and True if a call changes its first input in place.
+    """Return the function that records calls of `target` in a trace, and True if they change an input in place.
 
     `target` is a function or a method's name. Return None if it is unknown.
     """
