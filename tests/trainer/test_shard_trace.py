@@ -1,6 +1,7 @@
 """From a network to its graph: names, what is refused, and the tutorial's listing."""
 
 import importlib.util
+import operator
 import re
 import sys
 from pathlib import Path
@@ -112,13 +113,14 @@ def test_shapes_are_numbers_while_a_network_is_traced():
 def test_what_is_changed_in_place_is_used_as_changed():
     def body(x):
         y = x * 2
-        functional.relu_(y)
-        y += 1
+        z = functional.relu_(y)
+        z += 1
         return y
 
     operators = traced_body(body).graph.operators
     assert [each.kind for each in operators[-4:]] == ["mul", "relu", "add", "sum"]
     assert operators[-2].inputs == (operators[-3].name,)
+    assert names(traced_body(lambda x: operator.iadd(x.view(-1), 1)))[-3:] == ["view", "add", "sum"]
 
 
 def test_arguments_may_be_given_by_name():
@@ -190,6 +192,11 @@ def test_a_large_network_is_traced_without_its_weights():
     assert len(plan_of(traced.graph, found, 8).parameter_sums) == 1
 
 
+def second_after_adding(first, second):
+    first += 1
+    return second
+
+
 REFUSED = {
     "decides by a value": lambda x: x if x.sum() > 0 else -x,
     "unknown function": torch.cumsum,
@@ -197,6 +204,8 @@ REFUSED = {
     "dropout in training": lambda x: functional.dropout(x, 0.1),
     "a view changed in place": lambda x: x.view(-1).mul_(2),
     "in place under a view": lambda x: (x.view(-1).sum(), x.mul_(2))[1],
+    "addition to a view": lambda x: second_after_adding(x.view(-1), x),
+    "addition under a view": lambda x: second_after_adding(x, x.view(-1)),
     "a product with a vector": lambda x: x @ x.sum(0),
     "softmax without a dim": functional.softmax,
     "an option": lambda x: x.sum(dtype=torch.float64),

@@ -24,6 +24,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 LINE = "line"  # key in a node's meta: the line of the call, such as "net.py:12", or "" outside user code
+OVERWRITES = "overwrites"  # key in a node's meta: True for `x += y`, which changes x
 _NOT_OWN = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}")  # torch and this package
 
 
@@ -40,13 +41,13 @@ class _Tracer(fx.Tracer):
 
     def __init__(self, how: Tracing) -> None:
         super().__init__()
-        self._how = how
+        self.how = how
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, self._how.leaves) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, self.how.leaves) or super().is_leaf_module(m, module_qualified_name)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _InPlace(node, self) if self._how.keeps_in_place else super().proxy(node)
+        return _InPlace(node, self)
 
     def create_args_for_root(
         self,
@@ -58,8 +59,8 @@ class _Tracer(fx.Tracer):
         function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
         for place, each in enumerate(given):
             name = str(each.node.target) if isinstance(each, fx.Proxy) and each.node.op == "placeholder" else ""
-            if self._how.variable and name.startswith("*") and not name.startswith("**"):
-                names = variable_names(name[1:], self._how.variable)
+            if self.how.variable and name.startswith("*") and not name.startswith("**"):
+                names = variable_names(name[1:], self.how.variable)
                 given[place] = tuple(self.create_proxy("placeholder", own, (), {}) for own in names)
                 self.graph.erase_node(each.node)
         return function, given
@@ -81,16 +82,20 @@ def variable_names(name: str, count: int) -> tuple[str, ...]:
 
 
 class _InPlace(fx.Proxy):
-    """A proxy that records in-place operators such as `+=` as calls of `operator.iadd`."""
+    """A proxy that records `x += y` as a call of `operator.iadd`, or as the marked call of `operator.add`."""
 
     def called(self, other: Any, *, function: Callable[..., Any]) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", function, (self, other), {})
+        keeps = self.tracer.how.keeps_in_place  # type: ignore[attr-defined] # a _Tracer
+        made = self.tracer.create_proxy("call_function", function if keeps else IN_PLACE[function], (self, other), {})
+        made.node.meta[OVERWRITES] = True
+        return made
 
 
-_NAMES = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
-IN_PLACE = frozenset(getattr(operator, name) for name in _NAMES)
+_NAMES = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+# From an in-place operator to the one that returns a new tensor.
+IN_PLACE = {getattr(operator, f"__i{name}__"): getattr(operator, f"__{name}__") for name in _NAMES}
 for _name in _NAMES:
-    setattr(_InPlace, f"__{_name}__", partialmethod(_InPlace.called, function=getattr(operator, _name)))
+    setattr(_InPlace, f"__i{_name}__", partialmethod(_InPlace.called, function=getattr(operator, f"__i{_name}__")))
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:

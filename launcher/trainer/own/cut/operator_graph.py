@@ -25,7 +25,7 @@ from launcher.trainer.own.cut.operators.table import (
     fact_of,
     known,
 )
-from launcher.trainer.own.trace import LINE, Tracing, class_name, nodes_of, own_name
+from launcher.trainer.own.trace import LINE, OVERWRITES, Tracing, class_name, nodes_of, own_name
 
 ATTRIBUTE = "in_strategy"  # attribute of a module, with MindSpore's name
 
@@ -225,22 +225,37 @@ class _Trace:
             first = str(error).partition("\n")[0]
             raise UsageError(f"{self._base} is called with unsupported arguments: {first}") from error
         taken: Any = arguments[0]
-        if changes and value is not taken:
+        if (changes or node.meta.get(OVERWRITES)) and isinstance(taken, Value) and value is not taken:
             self._changed_in_place(node, value, values)
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Make later uses of a tensor that an operator changed in place use `value`; raise for inputs and views."""
+        """Make later uses of a tensor that an operator changed in place use `value`; raise for inputs and views.
+
+        After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
+        """
         changed = node.args[0] if node.args else node.kwargs["input"]
         assert isinstance(changed, fx.Node), "a tensor"
         name = values[changed].name
         own = next((each for each in self._operators if each.name == name), None)
-        is_viewed = any(each.kind in VIEWS and name in each.inputs for each in self._operators)
-        if own is None or own.kind in VIEWS or is_viewed:
+        sources, views = {name}, {name}
+        for each in (each for each in reversed(self._operators) if each.kind in VIEWS and each.name in sources):
+            sources.update(each.inputs)
+        for each in (each for each in self._operators if each.kind in VIEWS and not views.isdisjoint(each.inputs)):
+            views.add(each.name)
+        if node.meta.get(OVERWRITES):
+            related = (sources | views) - {name}
+            of_related = [each for each, known in values.items() if getattr(known, "name", "") in related]
+            is_refused = changed.op == "get_attr" or any(
+                each.users.keys() - values.keys() - {node} for each in of_related
+            )
+        else:
+            is_refused = own is None or len(sources | views) > 1
+        if is_refused:
             raise UsageError(
                 f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a "
                 "parameter",
-                hint="use the operator that returns a new tensor, without `inplace`",
+                hint="use the operator that returns a new tensor, without `inplace`; `x = x + y` instead of `x += y`",
             )
         for other, known_value in values.items():
             if known_value is values[changed] and other is not node:
