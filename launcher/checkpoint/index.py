@@ -114,7 +114,7 @@ class Index:
 
 
 class DamagedError(UnreadableError):
-    """A checkpoint differs from its written content."""
+    """A file of a checkpoint is missing, or differs from what was written."""
 
 
 def name_of(step: int) -> str:
@@ -212,7 +212,7 @@ def hinted(checkpoint: Path) -> Iterator[None]:
 def read_index(checkpoint: Path) -> Index:
     """Read the index of a checkpoint, and check that its boxes cover every parameter exactly.
 
-    Raises DamagedError if it is missing or damaged, and UnreadableError if it cannot be read, or is of another version.
+    Raises DamagedError if the index is missing or damaged, UnreadableError if it is unreadable or of another version.
     """
     path = checkpoint / INDEX
     with hinted(checkpoint):
@@ -272,7 +272,7 @@ def _problems_of(index: Index) -> Iterator[str]:
 
 
 def _fault_of(index: Index) -> str | None:
-    """Return an error in the index other than in its boxes, or None."""
+    """Return an error in the fields of the index, apart from its boxes; None if there is none."""
     has_all = index.schema >= SCHEMA_OF_KINDS or TOKENIZER in index.files
     if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
         return f"step {index.step} of type {index.dtype}"

@@ -1,6 +1,6 @@
 """Read and write the tensor files of a checkpoint as bytes, in boxes (rectangular parts of tensors).
 
-A box can be read even if other boxes were written. This module uses only the standard library and one block of memory.
+Any box can be read, however the tensors were split in the files. Uses only the standard library and a block of memory.
 The trainer reads arrays instead (`launcher/trainer/checkpoint/checkpoint_files.py`).
 """
 

@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip unread bytes up to a line start in the last `keep_bytes` and `keep_lines`; return the number skipped."""
+        """Skip unread bytes, except the last `keep_bytes` or `keep_lines` from a line start; return the number skipped."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped

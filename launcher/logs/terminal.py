@@ -70,7 +70,7 @@ def shortened(line: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Remove the colours that `printable` keeps: then each character takes a column, and the text may be cut anywhere."""
+    """Remove the ANSI colours that `printable` keeps. Then each character takes a column, and a cut splits no sequence."""
     return _COLOUR.sub("", text)
 
 

@@ -308,7 +308,7 @@ class TracebackLines:
 
     @property
     def is_within(self) -> bool:
-        """True if the next line may belong to the last one."""
+        """True if the next line may belong to the same traceback as the last line."""
         return self._header is not None or self._prefix is not None or self._raised is not None
 
     def _continues(self, prefix: str, text: str) -> bool:

@@ -34,7 +34,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Return `argv` without the Python program's arguments, which may be secret; for other commands, two words."""
+    """Return `argv` without a Python program's arguments, which may be secret; of other commands, the first two words."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])

@@ -95,7 +95,7 @@ class ForeignProcessError(TlaunchError):
 def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
     """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
 
-    The agent ends its ranks and writes the report. If launcher and agent are gone, this ends the ranks itself. A second
+    The agent ends its ranks and writes the report. If launcher and agent are gone, `stop` ends the ranks. A second
     request is harmless. Raises PermissionError or ForeignProcessError for a process that is not the run owner's.
     """
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -125,7 +125,7 @@ def _is_ending(state: RunState) -> bool:
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Send signal `number`, then SIGCONT; never to a reused pid. Return False if it has ended. Raises PermissionError."""
+    """Send signal `number`, then SIGCONT. Return False if the process is gone (its pid may be reused). Raises OSError."""
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
             return False
@@ -176,7 +176,7 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
 
 
 def _ask_launcher(state: RunState, *, kill: bool) -> bool:
-    """Ask the launcher to end the run, or the agent if the launcher is gone. Return False if both are gone."""
+    """Ask the launcher or the agent to end the run, with `kill` at once. Return False if both are gone."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
         return _ask(head, signal.SIGTERM, state) or _ask(agent, signal.SIGTERM, state)

@@ -164,7 +164,7 @@ class Progress:
     """The state of a run, updated by events in order. Times are nanoseconds since 1970."""
 
     def __init__(self, rank_count: int | None = None, devices: frozenset[int] | None = None) -> None:
-        """`rank_count`: None to use the agent's. `devices`: in an elastic run, count only ranks on these; None: all."""
+        """`rank_count`: None: from the agent's event. `devices`: count only these of an elastic run; None: all."""
         self._devices = devices
         self.rank_count = rank_count or 0
         self._count_is_given = rank_count is not None
@@ -241,7 +241,7 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count against `--max-restarts`. Changed devices and lost servers do not count."""
+        """The number of restarts that count against `--max-restarts`, not those for changed devices or lost servers."""
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]

@@ -221,7 +221,7 @@ class AttemptPlaces:
         self._of_attempt.pop(attempt, None)
 
     def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
-        """Return the places of an attempt's ranks by global rank. None means the first attempt."""
+        """Return the server and device of each rank in an attempt, by global rank. None means the first attempt."""
         number = attempt or 0
         if number not in self._of_attempt:
             places = self._recorded.places_in(self._allotments.get(number))
@@ -229,7 +229,7 @@ class AttemptPlaces:
         return self._of_attempt[number]
 
     def of_line(self, line: Line) -> RankPlace | None:
-        """Return the place of the rank that wrote a line, or None if the line's attempt has no such rank."""
+        """Return the server and device of the rank that wrote a line; None if the line's attempt has no such rank."""
         return self.of(line.attempt).get(line.global_rank)
 
 
