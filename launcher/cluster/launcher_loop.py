@@ -100,6 +100,7 @@ class OrphanCleanup:
 
 TICK_S = 0.1
 STUCK_S = 2.0  # a tick that takes longer is late
+SAME_REQUEST_S = 0.5  # a second Ctrl-C within this time counts only if the first has been shown
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
 _ACT_AFTERWARDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
 
@@ -194,7 +195,7 @@ class LauncherLoop:
         self._spec = spec
         self._agent = agent
         self._observer = _Shelter(observer)
-        self._interrupts = 0
+        self._interrupted_s: float | None = None  # time of the first Ctrl-C
         self._news: list[tuple[int, bool]] = []
         self._ended: AgentEnded | None = None
         self._kill_now: Callable[[], None] = lambda: agent.signal(signal.SIGQUIT)
@@ -256,9 +257,16 @@ class LauncherLoop:
             signal.signal(number, self._former[number])
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
-        """Forward a signal to the agent at once, since the loop may hang while writing to a blocked terminal."""
-        self._interrupts += number == signal.SIGINT
-        second = number == signal.SIGINT and self._interrupts > 1
+        """Forward a signal to the agent at once, since the loop may hang while writing to a blocked terminal.
+
+        `timeout -s INT` signals its child and then its process group, so the launcher gets SIGINT twice for one request.
+        """
+        now_s = time.monotonic()
+        second = number == signal.SIGINT and self._interrupted_s is not None
+        if second and self._news and now_s - (self._interrupted_s or 0.0) < SAME_REQUEST_S:
+            return
+        if number == signal.SIGINT:
+            self._interrupted_s = now_s
         at_once = second or number == signal.SIGQUIT
         if second:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one ends the launcher; the agent finishes without it

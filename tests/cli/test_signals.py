@@ -219,6 +219,15 @@ def test_two_interrupts_before_the_first_rank(launcher, wait_until, has_begun):
     assert not list(launcher.runs.glob(".*"))
 
 
+def test_two_interrupts_at_once_are_one_request(launcher):
+    """`timeout -s INT` sends its child two."""
+    process = launcher.running("--", "sh", "-c", f"trap 'sleep 1; exit 0' TERM; {UNTIL_GO}", stderr=subprocess.PIPE)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    assert b"after a second request" not in process.communicate(timeout=60)[1]
+    assert (process.returncode, launcher.report.attempts[-1].killed) == (130, 0)
+
+
 def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
     script = (
         f'[ $RANK = 0 ] && exec "{sys.executable}" "{programs / "stubborn.py"}" ignore; '
