@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
         "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, mpi_by_name,
         "on {server}, mpi4py loads {mpi} under the mpirun of Open MPI 4: ranks get {needed}, because otherwise MPI_Barrier "
         "hangs if mpirun knows servers by name",
-        "put the mpirun of that MPI first on PATH, or use addresses in the rank table: COMM_TYPE_SHARED is still wrong",
+        "put the mpirun of that MPI first on PATH, or use addresses in the rank table: splits by COMM_TYPE_SHARED stay wrong",
     ),
     interpreters,
     users,
