@@ -51,8 +51,8 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
         directory = found[0].parent
         if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
-                f"{printable(str(directory))} belongs to {called(strangers[0])}, and RUN does not name it",
-                hint=f"tlaunch ckpt prune {shell_word(str(directory))} --keep N",
+                f"the latest run's checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
+                hint=f"to remove them, name the directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _check_not_active(directory)
