@@ -59,7 +59,7 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
     kept: list[Path] = []
     removed = [path for path in found if len(kept) == keep or not _kept(path, kept)]
     if not kept:
-        raise TlaunchError(f"{found[0].parent}: no checkpoint is intact, so none is removed")
+        raise TlaunchError(f"{found[0].parent}: no checkpoint is intact, so none is removed; use `tlaunch ckpt verify`")
     freed_bytes = 0
     for path in removed:
         path_bytes = bytes_in(path)
@@ -87,7 +87,7 @@ def _check_not_active(directory: Path) -> None:
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
             f"{root} is {state.state.value}: its checkpoints cannot be removed before it ends",
-            hint=f"tlaunch stop {shell_word(str(root))}",
+            hint=f"stop the run with `tlaunch stop {shell_word(str(root))}`, or wait until it ends",
         )
 
 
