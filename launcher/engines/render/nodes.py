@@ -57,8 +57,8 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     listed = escaped(",".join(names))
     if kept is None and not pinned:
         note = (
-            f"the job runs on any {counted(count, 'node')}: {table} states only the numbers of servers and devices; to run on "
-            f"{listed}, add --pin-nodes"
+            f"the job runs on any {counted(count, 'node')}: it uses only the numbers of servers and devices in {table}; to run "
+            f"on {listed}, add --pin-nodes"
         )
         return Nodes((), len(cluster.servers[0].devices), "" if chosen_by_hand else note)
     if any(address_family(server.server_id) for server in used.servers):
