@@ -1,11 +1,11 @@
-"""Measure the work of rank 0 to save a checkpoint of many ranks, and of each rank to resume from it. There is no peer.
+"""Measure how long rank 0 takes to complete a checkpoint of many ranks, and how long each rank takes to read its index.
 
     python benchmarks/save_at_scale.py [--ranks N ...]
 
-Rank 0's writer is real, and so are its notes, index and strategy file. The other ranks' files do not exist, but their
-notes do, with the boxes that these ranks would own (pp=8 mp=8, the rest dp). All is in one directory on this machine;
-on a file system shared by many servers, each file takes longer. Copying and writing on each rank is not measured,
-because it does not depend on the number of ranks.
+Rank 0's writer, index and strategy file are real. The other ranks are simulated: each has a note (a JSON file) that
+lists the boxes that it would own with pp=8 and mp=8, but no tensor file. All files are in one directory on this
+machine; on a file system shared by many servers, each file takes longer. The time that a rank needs to copy and write
+its own state is not measured, because it does not depend on the number of ranks. No other program is compared.
 """
 
 from __future__ import annotations

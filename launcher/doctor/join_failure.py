@@ -119,7 +119,7 @@ def diagnose_output(lines: Sequence[str], ended: str) -> JoinFailure:
 def join_timed_out(seconds: float) -> JoinFailure:
     return JoinFailure(
         "did-not-come", f"no agent connected within {seconds:g} s (--join-timeout)",
-        "check that the command runs there, and that it can connect to this machine",
+        "check that `tlaunch` is running there, and that it can connect to this machine",
     )  # fmt: skip
 
 

@@ -104,14 +104,14 @@ def _no_table(document: Any, found: Format | None) -> Found:
         message = f"this is not a rank table: it looks like a {found.title}"
         return "RT202", Finding((), message, found.use)
     if isinstance(document, dict) and "version" not in document:
-        hint = 'a rank table starts with "version": "1.0" and has server_list'
-        return "RT203", Finding((), "there is no `version` or other key of a rank table", hint)
+        hint = 'choose another file, or add the keys of a rank table, such as "version": "1.0" and "server_list"'
+        return "RT203", Finding((), "this object has no `version` or other key of a rank table", hint)
     if isinstance(document, dict):
-        message = f'version "{str(document["version"])[:20]}" is not known'
+        message = f'version "{str(document["version"])[:20]}" is not a version of rank tables'
         return "RT203", Finding(("version",), message, 'write one of "' + '", "'.join(VERSIONS) + '"')
     kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
-    hint = "a rank table starts with { and has the keys version, status, server_count, server_list"
-    return "RT201", Finding((), f"a rank table is a JSON object, this is {kind}", hint)
+    hint = "write an object with the keys version, status, server_count and server_list, or choose another file"
+    return "RT201", Finding((), f"a rank table must be a JSON object, but this is {kind}", hint)
 
 
 def _file_findings(path: Path, found: Format | None) -> Iterator[Found]:

@@ -97,7 +97,7 @@ def convert_cluster(
         raise UsageError(f"--drop {key}: every table needs this key", hint=hint)
     for key in sorted(keys - KNOWN_KEYS):
         question = did_you_mean(near(key[:40], [*KNOWN_KEYS, _SUPER_POD_NAME], limit=1))
-        hint = question or f"for instance {_SUPER_POD_NAME}, device_ip, level_list"
+        hint = question or f"give an optional key, such as {_SUPER_POD_NAME}, device_ip or level_list"
         raise UsageError(f"--drop {key[:40]}: this is not an optional key of any table", hint=hint)
     cluster = without(cluster, keys)
     held = held_keys(cluster)

@@ -50,14 +50,14 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
     for part in map(str.strip, text.split(",")):
         match = _ID_OR_RANGE.fullmatch(part)
         if match is None:
-            raise UsageError(f'{origin}: "{printable(part[:40])}" is not a device id', hint='for instance "0-3,6"')
+            raise UsageError(f'{origin}: "{printable(part[:40])}" is not a device id', hint='write ids as in "0-3,6"')
         first = int(match[1])
         last = first if match[2] is None else int(match[2])
         if last < first:
             raise UsageError(f'{origin}: the range "{part}" runs backwards', hint=f'write "{last}-{first}"')
         if last >= MAX_DEVICES:
             message = f"{origin} names device {last}, but a server has at most {MAX_DEVICES} devices"
-            raise UsageError(message, hint="ids start at 0 on each server")
+            raise UsageError(message, hint="number the devices of each server from 0")
         ids += range(first, last + 1)
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")

@@ -90,8 +90,8 @@ def parse_document(data: bytes) -> Document:
     commas = text.count(",")
     if commas >= _MIN_DATA_VALUES and len(text) <= _MIN_VALUE_LENGTH * commas:
         # Parsed into objects, it would take many times its size.
-        message = f"the file holds {commas:,} commas, one for every {max(1, round(len(text) / commas))} characters"
-        hint = "name a rank table: this file is another kind of data"
+        message = f"this is not a rank table: its {commas:,} values have {len(text) / commas:.0f} characters on average"
+        hint = "choose another file; the values of a rank table have more than ten characters on average"
         dense = Fault(OTHER_DATA, text.index(","), 1, message, hint)
         return Document(text, None, (*encoding_faults, dense), (), checkable=False)
     document = _parse(text)

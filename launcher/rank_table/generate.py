@@ -52,7 +52,7 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
     counts = []
     for part in map(str.strip, text.split(",")):
         if not re.fullmatch("[0-9]{1,9}", part):
-            raise UsageError(f'--devices: "{printable(part[:40])}" is not a number', hint='for instance "8", or "8,8"')
+            raise UsageError(f'--devices: "{printable(part[:40])}" is not a number', hint='write "8", or "8,8"')
         counts.append(int(part))
         if not 1 <= counts[-1] <= MAX_DEVICES:
             message = f"--devices {counts[-1]}: a server has 1 to {MAX_DEVICES} devices"

@@ -83,7 +83,7 @@ def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cl
             first = mentions[host][0].line
             place.refuse(f"{host!r} has a count here and on line {first}", "write one line with all its slots")
     if not mentions:
-        raise TlaunchError(f"{name}: it names no host", hint="write one host per line")
+        raise TlaunchError(f"{name}: the file names no host", hint="write one host per line")
     if devices is not None and len(counts) == len(mentions):
         raise UsageError(f"--devices {devices}: every host in {name} already has a count", hint="remove --devices")
     cluster = counted_cluster([(host, counts.get(host) or devices or len(at)) for host, at in mentions.items()])
@@ -125,7 +125,7 @@ def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
         seen[rank] = place.line
         hosts.setdefault(host, {})[rank] = slot
     if not hosts:
-        raise TlaunchError(f"{name}: it assigns no rank", hint='write one line per rank: "rank 0=name slot=0"')
+        raise TlaunchError(f"{name}: the file assigns no rank", hint='write one line per rank: "rank 0=name slot=0"')
     # Ranks after a gap would get wrong numbers.
     gap = next((rank for rank in range(len(seen)) if rank not in seen), None)
     if gap is not None:

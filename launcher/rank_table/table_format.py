@@ -33,7 +33,7 @@ class Format(Enum):
     )  # fmt: skip
     DISAGGREGATED_PREFILL = (
         "vllm-pd", "vLLM table for disaggregated prefill",
-        "vLLM reads it from DISAGGREGATED_PREFILL_RANK_TABLE_PATH; it has no ranks",
+        "give a rank table instead; vLLM reads this file from DISAGGREGATED_PREFILL_RANK_TABLE_PATH",
     )  # fmt: skip
     LOCAL_RESOURCES = (
         "local-comm-res", "description of one device's links for LLM-DataDist",

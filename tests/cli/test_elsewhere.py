@@ -119,12 +119,12 @@ def test_what_acts_on_a_run_elsewhere_wants_its_name(places, typed):
         ran.unlink()
         refused = places.call("none", *typed, code=2).stderr
         name = (there / "runs" / "latest").resolve().name
-        assert f"hint: tlaunch rerun {there / 'runs' / name}" in refused
+        assert f"use `tlaunch rerun {there / 'runs' / name}`" in refused
         assert not ran.exists()
         assert "touch" in places.call("none", *typed, "--dry-run", code=0).stdout
         return
     with acted_run.playing(there / "runs" / "a") as process:
-        assert f"hint: tlaunch stop {there / 'runs' / 'a'}" in places.call("none", *typed, code=2).stderr
+        assert f"use `tlaunch stop {there / 'runs' / 'a'}`" in places.call("none", *typed, code=2).stderr
         assert process.poll() is None
 
 

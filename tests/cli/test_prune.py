@@ -107,7 +107,7 @@ def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
     make(launcher.directory / "others", "b", **continuing(root))
     states = {"XDG_STATE_HOME": str(launcher.directory / "state")}
     launcher.run("run", "--devices", 1, "--runs-dir", "others", "--", "true", env=states, code=0)
-    assert "b continues it" in launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stderr
+    assert "b was resumed from it" in launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stderr
     shutil.rmtree(launcher.directory / "others")
     assert launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stdout == "a\n"
 

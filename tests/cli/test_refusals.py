@@ -202,7 +202,7 @@ def test_every_format_starts_ranks_on_its_devices(launcher, made, written_as):
     say = ["sh", "-c", 'echo "$RANK_ID $DEVICE_ID"; cat "$RANK_TABLE_FILE" > "$TLAUNCH_RUN_DIR/read-by-$RANK_ID"']
     options = ["--rank-table", "table.json", "--dp", 3, "--allow-idle-devices"]
     done = launcher.run("run", *options, "--", *say, code=0)
-    assert "1 of 4 devices is idle: rank 3" in done.stderr
+    assert "the layout uses 3 of 4 devices; the device of rank 3 is idle" in done.stderr
     logs = [(launcher.latest / f"device{rank}" / "train.log").read_text() for rank in range(3)]
     assert logs == ["0 4\n", "1 5\n", "2 6\n"]
     written = launcher.latest / "rank_table.json"

@@ -43,9 +43,9 @@ def test_preprocess_tells_warnings_and_missing_partners(tmp_path):
     lines = result.stderr.splitlines()
     assert lines[0].startswith("warning: ")
     assert "states the language de, but it was given as the French side" in lines[0]
-    assert [line.startswith("missing partner: doc d seg ") for line in lines[1:6]] == [True] * 5
+    assert [line.startswith("dropped: doc d seg ") for line in lines[1:6]] == [True] * 5
     assert f"({fr}:3) has no partner in {en}" in lines[1]
-    assert lines[6:] == ["missing partner: ... and 4 more", "kept 1 of 10 pairs; dropped: 9 missing partner"]
+    assert lines[6:] == ["dropped: ... and 4 more without a partner", "kept 1 of 10 pairs; dropped: 9 missing partner"]
 
 
 def test_sample_prints_the_paths_that_it_wrote(tmp_path):

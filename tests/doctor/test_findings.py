@@ -325,7 +325,7 @@ def test_versions_differ_more_or_less(make_cluster, name, version, severity):
     cluster.change(1, versions=tuple((package, each) for package, each in versions.items() if each))
     (found,) = cluster.findings()
     assert (found.code, found.severity.value, found.servers) == ("version-differs", severity, (1,))
-    assert found.message == f"{name}: {usual} on servers h1, h3; {version or 'missing'} on server h2"
+    assert found.message.endswith(f"{name} differs: {usual} on servers h1, h3; {version or 'missing'} on server h2")
 
 
 @pytest.mark.parametrize(("variable", "value", "code"), [

@@ -99,7 +99,7 @@ def test_the_most_telling_line_of_an_unknown_cause_is_quoted(quoted, lines):
     (diagnose_output([], "Open MPI 5.0.11 has not ended within 75 s"), "did-not-come", BY_HAND),
     (engine_hangs("Open MPI 5", 10.0, ["Warning: setpgid(2,2) failed in parent with errno=1"]), "did-not-come", FIREWALL),
     (engine_hangs("Open MPI 5", 10.0, ["ssh: connect to host h2 port 22: Connection refused"]), "ssh-refused", "sshd"),
-    (join_timed_out(60.0), "did-not-come", "check that the command runs there"),
+    (join_timed_out(60.0), "did-not-come", "check that `tlaunch` is running there"),
     (no_answer(30.0), "no-answer", "a file system may hang"),
     (connection_lost("the connection was closed"), "no-answer", "dmesg"),
 ])  # fmt: skip

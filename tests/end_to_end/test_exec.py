@@ -265,7 +265,7 @@ def test_devices_that_stay_idle_are_cut_from_the_table(mpirun, tmp_path):
     assert done.returncode == 0, done.stderr
     tables = [json.loads(log) for log in mpirun.logs()]
     assert [len(each["server_list"][0]["device"]) for each in tables] == [2, 2]
-    assert "2 of 4 devices are idle: ranks 2 to 3" in done.stderr
+    assert "the layout uses 2 of 4 devices; the devices of ranks 2 to 3 are idle" in done.stderr
     assert done.stderr.count("192.0.2.77 of the rank table does not seem to be this machine") == 1
 
 

@@ -205,7 +205,7 @@ def test_an_open_mpi_that_is_too_old_for_mpirun_is_refused(here):
 
 def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_option(mpirun, tmp_path):
     """A shell's script may start anything, an installed package too. Whoever has chosen, or starts what can be read, is told nothing."""
-    note = "{} is started without MPI ranks; add --mpi-ranks if it calls MPI_Init\n"
+    note = "ranks of {} are not MPI processes; add --mpi-ranks if it calls MPI_Init\n"
     world = World(mpirun.path, tmp_path)
     python = world.python
 
@@ -214,8 +214,8 @@ def test_a_program_of_which_nobody_knows_whether_it_uses_mpi_is_told_of_the_opti
         return world({"127.0.0.1": range(2)}, *words, options=("--dry-run", *options)).stderr
 
     assert note.format("sh") in said("/bin/sh", "-c", "sleep 0.5")
-    assert "without MPI ranks" not in said("/bin/sh", "-c", "sleep 0.5", options=("--no-mpi-ranks",))
-    assert "without MPI ranks" not in said(python, "-c", "print()")
+    assert "not MPI processes" not in said("/bin/sh", "-c", "sleep 0.5", options=("--no-mpi-ranks",))
+    assert "not MPI processes" not in said(python, "-c", "print()")
     assert note.format("pip") in said(python, "-m", "pip")
 
 

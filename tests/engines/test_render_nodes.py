@@ -26,7 +26,7 @@ def test_a_table_of_names_and_counts_leaves_nodes_to_slurm():
     nodes = asked(PLAIN)
     assert (nodes.names, nodes.devices_per_node) == ((), 2)
     assert "any 2 nodes" in nodes.note
-    assert "--pin-nodes asks for h2,h1" in nodes.note
+    assert "to run on h2,h1, add --pin-nodes" in nodes.note
     for chosen_by_hand in (False, True):
         nodes = asked(PLAIN, pinned=True, chosen_by_hand=chosen_by_hand)
         assert (nodes.names, nodes.devices_per_node, nodes.note) == (("h2", "h1"), None, "")
@@ -49,7 +49,7 @@ def test_what_holds_on_the_table_s_own_servers_alone_keeps_the_job_there(first):
     """HCCL talks to these addresses, and a job on other nodes would be refused when it starts."""
     nodes = asked(cluster(first, server("h2", 1, 1)))
     assert (nodes.names, nodes.devices_per_node) == (("h1", "h2"), None)
-    assert "waits for h1,h2" in nodes.note
+    assert "runs only on h1,h2" in nodes.note
     assert "--nodes 2" in nodes.note
 
 

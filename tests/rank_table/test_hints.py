@@ -132,9 +132,9 @@ def test_a_huge_number_is_not_called_infinity(number, table, report):
 
 
 @pytest.mark.parametrize(("devices", "hint"), [
-    (3, "remove 1 of these entries to use 2, or add 1 to use 4"),
-    (5, "remove 1 of these entries to use 4, or add 3 to use 8"),
-    (9, "remove 1 of these entries to use 8"),
+    (3, "remove 1 of these devices to use 2, or add 1 to use 4"),
+    (5, "remove 1 of these devices to use 4, or add 3 to use 8"),
+    (9, "remove 1 of these devices to use 8"),
 ])  # fmt: skip
 def test_how_many_entries_to_add_or_remove_is_said(devices, hint, table, report):
     found = report(table(1, devices), profile=Profile("910"))
@@ -237,7 +237,7 @@ def test_a_count_is_compared_with_most_servers_or_with_what_the_table_states(rep
         rank += size
     (problem,) = report(server_table(*servers), profile=Profile("910")).errors
     assert problem.pointer == "/server_list/0/device"
-    assert "2 of 3 servers have 2 devices, but this one has 1" in problem.message
+    assert '2 of 3 servers have 2 devices, but server "10.0.0.1" has 1' in problem.message
     assert problem.hint.startswith("add 1 here")
 
 

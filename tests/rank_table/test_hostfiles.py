@@ -61,7 +61,7 @@ def test_devices_count_for_hosts_without_a_count():
     (parse_hostfile, "a\na slots=2\n", "hostfile:2: 'a' has a count here and on line 1"),
     (parse_hostfile, "+n0 slots=2\n", "hostfile:1: '+n0' is a host relative to an allocation"),
     (parse_hostfile, "me@a slots=2\n", "hostfile:1: 'me@a' names a user"),
-    (parse_hostfile, "# nothing\n\n", "hostfile: it names no host"),
+    (parse_hostfile, "# nothing\n\n", "hostfile: the file names no host"),
     (parse_rankfile, "rank 0=a\n", "rankfile:1: 'rank 0=a' assigns no rank"),
     (parse_rankfile, "rank 0=a slot=0\nrank 0=b slot=1\n", "rankfile:2: rank 0 is assigned twice, first on line 1"),
     (parse_rankfile, "rank 0=a slot=0\nrank 2=a slot=1\n", "rankfile:2: rank 2 is assigned, but rank 1 is not"),
@@ -69,7 +69,7 @@ def test_devices_count_for_hosts_without_a_count():
     (parse_rankfile, "rank 0=a slot=0;\n", "rankfile:1: slot=0; is not a slot"),
     (parse_rankfile, "rank 0=-a slot=0\n", "rankfile:1: '-a' is not a valid host name"),
     (parse_rankfile, "rank 99999999999=a slot=0\n", "rankfile:1: rank 99999999999 is too large"),
-    (parse_rankfile, "\n", "rankfile: it assigns no rank"),
+    (parse_rankfile, "\n", "rankfile: the file assigns no rank"),
     (parse_nodelist, "a[1-2", "nodelist:1: a bracket is not closed"),
     (parse_nodelist, "a1-2]", "nodelist:1: nested or unmatched brackets"),
     (parse_nodelist, "a[1-2[3-4]]", "nodelist:1: nested or unmatched brackets"),
@@ -85,7 +85,7 @@ def test_devices_count_for_hosts_without_a_count():
     (parse_nodelist, "a=b", "nodelist:1: 'a=b' is not a valid host name"),
     (parse_nodelist, "a,-[1-2]", "nodelist:1: '-[1-2]' is not a valid host name"),
     (parse_nodelist, "a:8,b:8", "nodelist:1: 'a:8' is not a valid host name"),
-    (parse_nodelist, "# none", "nodelist: it names no host"),
+    (parse_nodelist, "# none", "nodelist: the file names no host"),
 ])  # fmt: skip
 def test_faults_are_reported_with_their_line(parse, text, message):
     name = parse.__name__.removeprefix("parse_")

@@ -518,8 +518,8 @@ def test_segments_are_unusual_where_no_netmask_fits(name, chip, report):
 
 def test_unusual_segments_name_the_devices(report):
     (problem,) = report(addressed(lambda s, d: f"192.{d + 1}.0.{s + 1}").make()).problems
-    assert "joins 192.4.0.1 (device 3) and 192.8.0.2 (device 7)" in problem.message
-    assert "keeps 192.2.0.1 (device 1) and 192.3.0.1 (device 2) apart" in problem.message
+    assert "192.4.0.1 (device 3) and 192.8.0.2 (device 7) in one subnet" in problem.message
+    assert "192.2.0.1 (device 1) and 192.3.0.1 (device 2) in two subnets" in problem.message
 
 
 @pytest.mark.parametrize("written", ["", "fd00::1", "10.0.0.1"])

@@ -62,9 +62,9 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     for warning in result.warnings:
         say(f"warning: {warning}")
     for sentence in result.missing:
-        say(f"missing partner: {sentence}")
+        say(f"dropped: {sentence}")
     if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
-        say(f"missing partner: ... and {more:,} more")
+        say(f"dropped: ... and {more:,} more without a partner")
     say(str(result))
     click.echo("\n".join(map(str, result.written)))
 

@@ -92,11 +92,11 @@ def explain(
     tlaunch sets, and conflicting ones of other launchers. Secrets are masked.
     """
     if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
-        raise UsageError(f"`{code}` is a rank table code, not a program", hint=f"tlaunch table explain {code}")
+        raise UsageError(f"`{code}` is a rank table code, not a program", hint=f"use `tlaunch table explain {code}`")
     given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
     for name in filter(given.get, given if of_settings else ()):
         raise UsageError(
-            f"--settings and {name}: give one of them; --settings shows the trainer's settings, {name} variables of ranks"
+            f"--settings and {name} cannot be combined: --settings shows the trainer's settings, {name} variables of ranks"
         )
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))
@@ -105,7 +105,7 @@ def explain(
     request, own_table = prepared.request, None
     if of_settings:
         if prepared.program.recipe is None:
-            raise UsageError("--settings shows the bundled trainer's settings, but COMMAND is another program")
+            raise UsageError("--settings is only for the bundled trainer: leave out --settings or your own COMMAND")
         # only --settings needs it
         from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
 
@@ -121,7 +121,7 @@ def explain(
         say(attempt_text(0, first, request.cluster.servers))
         request, own_table = attempt_request(request, first), attempt_table(0)
     if global_rank >= request.layout.world_size:
-        raise UsageError(f"--rank {global_rank}: the ranks are 0 to {request.layout.world_size - 1} ({request.layout})")
+        raise UsageError(f"--rank {global_rank}: choose from 0 to {request.layout.world_size - 1} ({request.layout})")
     # As in a run that starts now.
     name = free_name(request.runs_dir, prepared.timed_name)
     rank = draft(request, name=name, master_port=chosen.master_port or 0, own_table=own_table)[global_rank]

@@ -119,7 +119,7 @@ def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: l
             return chosen
         for each in chosen:
             if each.root in needed:
-                _say_kept(each, f"{needed[each.root]} continues it")
+                _say_kept(each, f"run {needed[each.root]} was resumed from it")
         chosen = [each for each in chosen if each.root not in needed]
 
 

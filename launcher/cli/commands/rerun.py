@@ -108,7 +108,7 @@ def rerun(
     try:
         os.chdir(cwd)
     except OSError as error:
-        raise UnreadableError(f"cannot enter {cwd}, the run's working directory: {error.strerror}") from error
+        raise UnreadableError(f"ranks cannot start in the recorded directory {cwd}: {error.strerror}") from error
     return start.run(again).exit_code
 
 

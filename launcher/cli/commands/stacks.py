@@ -153,7 +153,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
         and is_of_owner(look.process, state.owner, state.run_dir.train_log(look.global_rank))
     }
     if not living:
-        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no living rank here")
+        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no living rank on this machine")
     if wanted is None:
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}

@@ -66,7 +66,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe_run(state))}{nothing}"
     for one in stuck:
-        yield from ("", f"{one_line(described(one))}; the run ends if it is still alive {one.grace_s:g} s later")
+        yield from ("", f"{one_line(described(one))}; tlaunch ends the run if it is alive {one.grace_s:g} s later")
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:

@@ -226,10 +226,10 @@ def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, sta
     if used.device_count < count and not options.exclude:
         what = "spare" if options.elastic else "idle"
         first, last = used.device_count, count - 1
-        stay, which = ("is", f"rank {last}") if first == last else ("are", f"ranks {first} to {last}")
-        yield f"{count - first} of {count} devices {stay} {what}: {which}"
+        others = f"the device of rank {last} is" if first == last else f"the devices of ranks {first} to {last} are"
+        yield f"the layout uses {first} of {count} devices; {others} {what}"
     if _mpi_ranks(options, program) is None:
-        yield f"{escaped(program.target)} is started without MPI ranks; add --mpi-ranks if it calls MPI_Init"
+        yield f"ranks of {escaped(program.target)} are not MPI processes; add --mpi-ranks if it calls MPI_Init"
     if options.mindspore == "auto":
         yield from _notes_of_mindspore(prepared)
     if elastic is not None and elastic.excluded:

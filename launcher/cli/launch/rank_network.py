@@ -54,9 +54,9 @@ def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: 
     names = [name.removesuffix("SOCKET_IFNAME") for name in INTERFACE_VARIABLES if name not in chosen]
     if not names or are_on_loopback(servers):
         return ()
-    here = "" if interface is None else f", {interface} on this machine"
-    note = f"ranks use the network interface with their server's address{here}"
-    return (f"{note} ({', '.join(names)}SOCKET_IFNAME)",)
+    here = "" if interface is None else f", on this machine {interface}"
+    note = f"ranks use the network interface that has their server's address{here}"
+    return (f"{note}: tlaunch sets {', '.join(names)}SOCKET_IFNAME",)
 
 
 def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:

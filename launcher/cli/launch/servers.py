@@ -176,7 +176,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
         detached.report_started()  # the same shell may start the other servers next
 
     def report(news: Waiting | JoinAccepted) -> None:
-        text = f"joined {part.spec.name}; the next attempt that needs this server's devices will use them"
+        text = f"joined {part.spec.name}; the run uses this server's devices when it next restarts and needs them"
         if not options.quiet:
             say(awaited(server_list(news.missing), news.limit_s) if isinstance(news, Waiting) else text)
 

@@ -106,10 +106,11 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
     if run is not None and not means_latest(run):
         if (why := _linked_by_another(run_dir, run, places)) is not None:
-            confirm(f"{why}, to {run_dir.root}: stop that run?", why, f"tlaunch stop {shell_word(str(run_dir.root))}")
+            root = run_dir.root
+            confirm(f"{why}, to {root}: stop that run?", why, f"to stop it, use `tlaunch stop {shell_word(str(root))}`")
         return _reported(run_dir, runs_dir, places)
     for why in filter(None, (_where(run_dir, runs_dir), _whose(run_dir) if os.geteuid() == ROOT else None)):
-        confirm(f"{why}: stop it?", f"{why}, and RUN is not given", f"tlaunch stop {as_argument(run_dir)}")
+        confirm(f"{why}: stop it?", f"{why}, and RUN is not given", f"use `tlaunch stop {as_argument(run_dir)}`")
     return run_dir
 
 
@@ -124,10 +125,10 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     run_dir = _found(runs_dir, places, run)
     is_named = run is not None and not means_latest(run)
     if not yes and run is not None and is_named and (why := _linked_by_another(run_dir, run, places)) is not None:
-        line = f"tlaunch rerun {shell_word(str(run_dir.root))}"
+        line = f"to repeat that run, use `tlaunch rerun {shell_word(str(run_dir.root))}`"
         confirm(f"{why}, to {run_dir.root}: run that again?", why, line)
     elif not yes and not is_named and (why := _where(run_dir, runs_dir)) is not None:
-        confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"tlaunch rerun {as_argument(run_dir)}")
+        confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"use `tlaunch rerun {as_argument(run_dir)}`")
         return run_dir
     return _reported(run_dir, runs_dir, places)
 

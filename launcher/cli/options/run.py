@@ -33,7 +33,7 @@ table_chip_option = click.option(
 )  # fmt: skip
 consumer_option = click.option(
     "--for", "consumer", type=click.Choice(CONSUMER_NAMES), default="hccl", show_default=True,
-    help="Program that reads the table; each adds its own rules.",
+    help="Program that will read the table; its own rules are checked, too.",
 )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ RUN_GROUPS = {
         mindspore_option,
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
-            help=f"Bind each rank to CPU cores: {', '.join(BINDS)}.  [default: auto]",
+            help="Bind each rank to a NUMA node (numa), to its own cores (core), or not (none).  [default: auto]",
         ),
         master_port_option("free"),
         click.option(
@@ -217,7 +217,7 @@ RUN_GROUPS = {
         click.option("--name", metavar="NAME", help="Name of the run; the start time is added in front."),
         click.option(
             "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-            help=f"Output to show: {', '.join(CONSOLES)}.  [default: rank0]",
+            help="Output to show: rank0, all, collapse (equal lines once), status (one line) or none.  [default: rank0]",
         ),
         click.option(
             "--progress-regex", metavar="REGEX",

@@ -239,5 +239,5 @@ def _about_ranks(observed: Slow | Hung | NotExiting) -> str:
         case Hung(global_ranks=ranks, seconds=seconds):
             return f"{verdict_text.rank_list(ranks)}: no progress for {seconds:.0f} s; collecting stacks"
         case NotExiting(global_rank=rank, what=what, grace_s=grace_s):
-            end = f"the run ends in {grace_s:g} s unless it exits"
+            end = f"tlaunch ends the run in {grace_s:g} s if this rank is still alive"
             return f"rank {rank} failed but does not exit: {one_line(what)}; {end}"

@@ -105,7 +105,7 @@ def headline(verdict: Verdict) -> str:
 
 def _loss(verdict: Verdict) -> str:
     if verdict.stood_still_s is not None and not verdict.apart:
-        return f"the launcher's machine stalled for {verdict.stood_still_s:.0f} s, so its servers gave up on it"
+        return f"the launcher's machine stalled for {verdict.stood_still_s:.0f} s, so the other servers stopped their ranks"
     if verdict.servers and not verdict.apart:
         return f"servers {listed(verdict.servers)} were lost"
     if not verdict.apart:
@@ -215,4 +215,4 @@ def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
         reason = f" ({first}{group[0].reason})" if group[0].reason else ""
         yield printable(f"  {rank_list(failure.global_rank for failure in group)}: {_what(group[0])}{reason}")
     if rest := [failure.global_rank for group in list(alike.values())[MAX_WAYS:] for failure in group]:
-        yield f"  {rank_list(rest)}: in other ways"
+        yield f"  {rank_list(rest)}: other failures"

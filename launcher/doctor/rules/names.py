@@ -16,11 +16,11 @@ MAX_RESOLVE_S = 1.0  # per name
 LOCAL_NAMES = ("localhost", "localhost.localdomain")
 _HINT_HOSTS = "use the same lines in /etc/hosts, or the same name server, on all servers"
 # Messages about unknown names; {names}, {are}, {their} and {servers} are filled in.
-_NOWHERE = "no server knows {names}"
-_NOT_THERE = "{names} {are} unknown on {servers}"
-_ONLY_OWN = "{names} {are} known only on {their} own server"
-_ELSEWHERE = "{names} {are} known, but not on {servers}"
-_UNANSWERED = "no answer within {seconds:g} s for {names} on {servers}"
+_NOWHERE = "no server can resolve {names}"
+_NOT_THERE = "{servers} cannot resolve {names}"
+_ONLY_OWN = "{names} {are} resolved only on {their} own server"
+_ELSEWHERE = "{servers} cannot resolve {names}, although other servers can"
+_UNANSWERED = "{servers}: the lookup of {names} has no answer after {seconds:g} s"
 
 
 def unknown_names(evidence: Evidence) -> Iterator[Finding]:
@@ -71,8 +71,8 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
         if others and name not in LOCAL_NAMES:
             yield Finding(
                 "name-is-loopback", Topic.NAMES, Severity.BREAKS, tuple(sorted({owner, *others})),
-                f"{name} resolves to loopback ({found[others[0]].addresses[0]}) on {evidence.named(others)}",
-                _HINT_HOSTS,
+                f"{name} resolves to loopback ({found[others[0]].addresses[0]}) on {evidence.named(others)}: ranks there "
+                "could not connect to it", _HINT_HOSTS,
             )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def same_hostname(evidence: Evidence) -> Iterator[Finding]:
         if len({evidence.facts[index].machine or index for index in servers}) > 1:
             yield Finding(
                 "same-hostname", Topic.NAMES, Severity.NOTE, servers,
-                f"{evidence.named(servers)} are several machines with the hostname {evidence.facts[servers[0]].hostname}",
+                f"{evidence.named(servers)} share a hostname, {evidence.facts[servers[0]].hostname}: MPI takes them for one",
                 "give each machine a unique hostname: `hostnamectl hostname NAME`",
             )  # fmt: skip
 

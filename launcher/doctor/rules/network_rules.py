@@ -95,7 +95,7 @@ def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
     sizes = groups({index: one.mtu for index, one in used.items() if one is not None and one.mtu is not None})
     if len(sizes) > 1:
         yield Finding(
-            "mtu-differs", Topic.NETWORK, Severity.RISKY, minority(sizes), f"the MTU is {evidence.each(sizes)}",
+            "mtu-differs", Topic.NETWORK, Severity.RISKY, minority(sizes), f"the MTU differs: {evidence.each(sizes)}",
             "set the same MTU with `ip link set mtu`, since connections may hang after they are established",
         )  # fmt: skip
 

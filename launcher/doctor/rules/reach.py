@@ -65,7 +65,7 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
     unknown = set(range(len(evidence.cluster.servers))) - set(evidence.facts) - set(evidence.join_failures)
     if silent := tuple(sorted(unknown - set(evidence.troubles))):
         yield Finding(
-            "no-answer", Topic.ANSWER, Severity.BREAKS, silent, f"{evidence.named(silent)}: no answer",
+            "no-answer", Topic.ANSWER, Severity.BREAKS, silent, f"no answer from {evidence.named(silent)}",
             "run `tlaunch --version` there by `ssh` or `srun`: tlaunch may not start, or its connection may fail",
         )  # fmt: skip
     for server, trouble in sorted(evidence.troubles.items()):

@@ -174,7 +174,7 @@ RULES: tuple[Rule, ...] = (
             "disk-nearly-full", Topic.FILES, Severity.RISKY,
             _folder(purpose, _is_nearly_full, lambda folder: (folder.free_bytes or 0) < MIN_FREE_BYTES),
             f"{{free}} MiB of {{total}} MiB are left on {{server}} ({{percent:.1f}} %) for {words} ({{path}})",
-            "remove old runs: a rank whose log cannot be written continues without a log",
+            "free space, for instance with `tlaunch prune`: when the disk is full, ranks continue without a log",
         )
         for purpose, words, _ in _SPACES
     ),
@@ -195,13 +195,12 @@ RULES: tuple[Rule, ...] = (
     ),
     PerServer(
         "shared-memory-full", Topic.FILES, Severity.RISKY, _folder("shared_memory", _is_used_up),
-        "{free} MiB of {total} MiB are left in shared memory of {server} ({path}), for {ranks} ranks; {needed} MiB or more "
-        "are usual",
+        "{free} of {total} MiB of shared memory are left on {server} ({path}), but {ranks} ranks may need {needed} MiB",
         "list its files with `du -a`, and remove files of processes that no longer exist",
     ),
     PerServer(
         "small-shared-memory", Topic.FILES, Severity.RISKY, _folder("shared_memory", _is_small),
-        "shared memory of {server} ({path}) holds {total} MiB, for {ranks} ranks; {needed} MiB or more are usual",
+        "shared memory of {server} ({path}) has {total} MiB, but {ranks} ranks with data loaders may need {needed} MiB",
         "start a container with --shm-size or --ipc=host, or a pod with an emptyDir of medium Memory: the default of "
         "containers is 64 MiB",
     ),
@@ -230,7 +229,7 @@ RULES: tuple[Rule, ...] = (
     PerServer(
         "small-files", Topic.LIMITS, Severity.RISKY,
         _low_limit("fsize", "ulimit -f", lambda _: LARGE_FILE_BYTES, is_unlimited=True),
-        "no file may be larger than {soft:,} bytes on {server}, but logs and checkpoints are", "{how}",
+        "a file may have at most {soft:,} bytes on {server}, but logs and checkpoints may be larger", "{how}",
     ),
     PerServer(
         "little-memory", Topic.LIMITS, Severity.RISKY, little_memory,

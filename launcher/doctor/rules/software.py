@@ -52,7 +52,7 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
         agree = len({tuple(version.partition("+")[0].split(".")[:parts]) for version in said}) == 1
         yield Finding(
             "version-differs", Topic.SOFTWARE, Severity.NOTE if agree else severity, minority(said),
-            f"{name}: {evidence.each(said)}", "install the same version on all servers, or use one shared environment",
+            f"the version of {name} differs: {evidence.each(said)}", "install one version on all servers, or share one environment",
         )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def interpreters(evidence: Evidence) -> Iterator[Finding]:
     """Compare the paths of Python, since different environments explain other differences between servers."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
     if len(said) > 1:
-        message = f"Python is {evidence.each(said)}"
+        message = f"the path of Python differs: {evidence.each(said)}"
         yield Finding("python-elsewhere", Topic.SOFTWARE, Severity.NOTE, minority(said), message)
 
 
@@ -69,7 +69,7 @@ def users(evidence: Evidence) -> Iterator[Finding]:
     if len(said) > 1:
         yield Finding(
             "user-differs", Topic.SOFTWARE, Severity.RISKY, minority(said),
-            f"ranks would belong to user {evidence.each(said)}",
+            f"ranks would have different user IDs: {evidence.each(said)}",
             "use the same user on all servers: others may be unable to write to a shared run directory",
         )  # fmt: skip
 
@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
         "mpi-by-name", Topic.SOFTWARE, Severity.NOTE, mpi_by_name,
         "on {server}, mpi4py loads {mpi} under the mpirun of Open MPI 4: ranks get {needed}, because otherwise MPI_Barrier "
         "hangs if mpirun knows servers by name",
-        "put the mpirun of that MPI first on PATH, or use addresses in the rank table: COMM_TYPE_SHARED is still wrong",
+        "put the mpirun of that MPI first on PATH, or use addresses in the rank table: splits by COMM_TYPE_SHARED stay wrong",
     ),
     interpreters,
     users,

@@ -57,16 +57,16 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     listed = escaped(",".join(names))
     if kept is None and not pinned:
         note = (
-            f"any {counted(count, 'node')} will do: of {table} only the numbers of servers and devices count; --pin-nodes asks "
-            f"for {listed}"
+            f"the job runs on any {counted(count, 'node')}: it uses only the numbers of servers and devices in {table}; to run "
+            f"on {listed}, add --pin-nodes"
         )
         return Nodes((), len(cluster.servers[0].devices), "" if chosen_by_hand else note)
     if any(address_family(server.server_id) for server in used.servers):
         return _by_address(used, table, pinned=pinned, chosen_by_hand=chosen_by_hand)
     if pinned or chosen_by_hand:
         return Nodes(names)
-    note = f"the job waits for {listed} even if one of them is down: {kept}"
-    return Nodes(names, None, f"{note}; without a table --nodes {count} --devices N takes any")
+    note = f"the job runs only on {listed}, and waits while one of them is down, because in {table} {kept}"
+    return Nodes(names, None, f"{note}; for any nodes, use --nodes {count} --devices N and no table")
 
 
 def pods_note(cluster: Cluster) -> str:
@@ -87,8 +87,8 @@ def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool
     hint = "name the nodes: --sbatch=--nodelist=NAMES"
     if pinned:
         raise UsageError(f"--pin-nodes: {table} calls a server {first}, but Slurm needs node names", hint=hint)
-    note = f"warning: the job requests any {counted(count, 'node')}, and ends with 3 if they are not those of {table}"
-    return Nodes((), None, f"{note}, which Slurm does not know as {first}; {hint}")
+    note = f"warning: the job requests any {counted(count, 'node')}, and exits with 3 if they are not the servers of {table}"
+    return Nodes((), None, f"{note}: Slurm needs node names, but {table} has addresses, such as {first}; {hint}")
 
 
 def _why_kept(cluster: Cluster) -> str | None:

@@ -91,11 +91,11 @@ def address_missing(table: Table) -> Iterator[Finding]:
             continue
         without = [device for device in server.devices if not device.addresses and not _no_string(device)]
         if without:
-            between = f"{joined}, and this table has {servers}"
-            which = "this device" if len(without) == 1 else f"{len(without)} devices of this server"
+            needed = f"HCCL needs it between the {servers} {joined} of this table"
+            which = "this device has" if len(without) == 1 else f"{len(without)} devices have"
             key = without[0].word("device_ip")
             at = without[0].at(key if key in without[0].fields else None)
-            yield Finding(at, f"{which} need{'s' * (len(without) == 1)} a {key} between {between}", hint)
+            yield Finding(at, f'{which} no {key} on server "{server.name}": {needed}', hint)
 
 
 def _no_string(device: DeviceRow) -> bool:
@@ -113,7 +113,7 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
         if found != expected and not _no_string(device):
             at = device.at("device_ip" if device.word("device_ip") in device.fields else None)
             message = f"this device has {counted_addresses(found)}, but the first device of the table has {expected}"
-            yield Finding(at, message, f"write {counted_addresses(expected)}, separated by commas")
+            yield Finding(at, message, f"write {counted_addresses(expected)} into device_ip, separated by commas")
 
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
@@ -143,5 +143,5 @@ def host_address_missing(table: Table) -> Iterator[Finding]:
         reason = "rank 0 has no device_ip but its server has a host_ip"
     for server in table.servers if reason else ():
         if not server.has_host_ip and server.host_ip != "":
-            message = f"{reason}, so HCCL uses host addresses, but this server has none"
-            yield Finding(server.at(), message, 'add "host_ip": the address of its network card')
+            message = f'{reason}, so HCCL uses the host_ip of every server, but server "{server.name}" has none'
+            yield Finding(server.at(), message, 'add "host_ip", with the address of the server\'s network card')

@@ -25,8 +25,8 @@ MIN_COMMON_PREFIX = 16  # a shorter common prefix is too frequent to be signific
 POSITIONS = 4  # devices i and i + 4 of a server are at the same position
 FULL_SERVER = frozenset(range(2 * POSITIONS))
 HINT = (
-    "compare with `hccn_tool -i ID -ip -g`: on a 910, devices i and i + 4 of all servers share a segment, and devices "
-    "0 to 3 are in four different segments"
+    "compare both device_ip with `hccn_tool -i ID -ip -g`, and correct the wrong one: on a 910, devices i and i + 4 of "
+    "all servers must be in one subnet, and devices 0 to 3 in four different subnets"
 )
 for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for reader in ("mindspore", "msrun"))
 
@@ -38,8 +38,8 @@ def rank_order_unusual(table: Table) -> Iterator[Finding]:
     Other programs accept ranks in any order.
     """
     for before, server in disorder(table):
-        message = f'server "{server.name}" has higher ranks than "{before.name}", but is before it in dictionary order'
-        hint = "for MindSpore, assign lower ranks to this server; other readers accept the order"
+        message = f'server "{server.name}" has higher ranks than "{before.name}", but sorts before it as text'
+        hint = f'for MindSpore, give "{server.name}" the lower ranks; other programs accept this order'
         yield Finding(server.at("server_id"), message, hint)
 
 
@@ -50,10 +50,10 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
         return
     for server, ranks in table.servers_by_rank:
         if ranks[-1] - ranks[0] >= len(ranks):
-            jump = next(after for before, after in pairwise(ranks) if after != before + 1)
+            before, jump = next((one, other) for one, other in pairwise(ranks) if other != one + 1)
             device = next(device for device in server.devices if device.global_rank == jump)
-            message = f"rank {jump} does not follow rank {ranks[ranks.index(jump) - 1]} on this server"
-            hint = f"use ranks {ranks[0]} .. {ranks[0] + len(ranks) - 1} on this server to keep traffic inside it"
+            message = f'the ranks of server "{server.name}" are not consecutive: {jump} follows {before}'
+            hint = f"use ranks {ranks[0]} to {ranks[0] + len(ranks) - 1} on this server to keep traffic inside it"
             yield Finding(device.at("rank_id"), message, hint)
             return
 
@@ -106,9 +106,9 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
     shared, one, other = max(pairs, default=(0, low, high))
     if shared >= tight:
         owners = {number: device for device in table.devices if (number := _number(table, device)) is not None}
-        apart = f"keeps {_named(owners[one])} and {_named(owners[other])} apart"
-        joins = "" if low == high else f"joins {_named(owners[low])} and {_named(owners[high])} and "
-        yield Finding(owners[high if joins else other].at("device_ip"), f"no netmask {joins}{apart}", HINT)
+        apart = f"{_named(owners[one])} and {_named(owners[other])} in two subnets"
+        joins = "" if low == high else f"{_named(owners[low])} and {_named(owners[high])} in one subnet and "
+        yield Finding(owners[high if joins else other].at("device_ip"), f"no netmask puts {joins}{apart}", HINT)
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
@@ -157,8 +157,8 @@ def rank_order_refused(table: Table) -> Iterator[Finding]:
     """
     for before, server in disorder(table):
         first = min(device.global_rank or 0 for device in server.devices)
-        message = f'server "{server.name}" holds rank {first}, after "{before.name}"'
-        hint = f'assign lower ranks to its devices than to devices of "{before.name}"'
+        message = f'server "{server.name}" starts at rank {first}, after "{before.name}", but sorts before it as text'
+        hint = f'give "{server.name}" the lower ranks: MindSpore expects ranks in the text order of server_id'
         yield Finding(server.at("server_id"), message, hint)
 
 
@@ -171,7 +171,7 @@ def number_refused_by_python(table: Table) -> Iterator[Finding]:
         except ValueError:
             is_read = False
         if not is_read:
-            message = f'{key} is "{written[:20]}": HCCL reads {number}, but Python refuses it'
+            message = f'{key} is "{written[:20]}": HCCL reads {number}, but MindSpore\'s scripts cannot parse it'
             yield Finding(device.at(key), message, f'write "{number}"', rewrite=f'"{number}"')
 
 
@@ -184,8 +184,8 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
-            message = f'server "{server.name}" has no pod_ip, so msrun does not use the ranks of this table'
-            yield Finding(server.at(), message, 'add "pod_ip": the server\'s address in the network of the job')
+            message = f'server "{server.name}" has no pod_ip, so msrun ignores the ranks of this table'
+            yield Finding(server.at(), message, 'add "pod_ip", with the server\'s address in the network of the job')
 
 
 @for_msrun("RT512", "a pod_ip that is not an address, for msrun", formats=SERVER_LISTS)
@@ -213,9 +213,9 @@ def device_misplaced(table: Table) -> Iterator[Finding]:
             continue
         for index, device in enumerate(server.devices):
             if device.device_id is not None and device.device_id != index:
-                found = f"device_id {device.device_id} is entry {index} of its list"
-                message = f"{found}, but msrun reads entry i as device i"
-                yield Finding(device.at("device_id"), message, "list all devices in the order 0, 1, 2 ...")
+                found = f"device_id {device.device_id} is in entry {index} of this server's device list"
+                message = f"{found}, but msrun expects device {index} there"
+                yield Finding(device.at("device_id"), message, "list the server's devices in the order 0, 1, 2 ...")
                 break
 
 

@@ -35,18 +35,18 @@ def count_differs(
     if written is None or not found or number == found:
         return
     right, shown = (f'"{found}"', f'"{written!s:.20}"') if in_quotes else (str(found), clipped(int(written)))
-    there = f"but there {'is' if found == 1 else 'are'} {counted(found, what)}"
+    there = f"but the table lists {counted(found, what)}"
     if listed is not None:
-        there = f"{listed} has {found} {'entry' if found == 1 else 'entries'}"
+        there = f"but {listed} has {found} {'entry' if found == 1 else 'entries'}"
     hint = f"write {right}"
     if number is None:
         doubt = f"{key} is not a number, so the table may have lost a {what}"
     elif number > found:
         apart = number - found
         hint += f", or add the missing {what}{'s' if apart > 1 else ''}"
-        doubt = f"either the table lost {_some(apart, what)}, or {key} is stale"
+        doubt = f"either the table lost {_some(apart, what)}, or {key} is out of date"
     else:
-        doubt = f"either {key} is stale, or the table has {_some(found - number, what)} too many"
+        doubt = f"either {key} is out of date, or the table has {_some(found - number, what)} too many"
     yield Finding((*at, key), f"{key} is {shown}, {there}", hint, rewrite=right, doubt=doubt)
 
 
@@ -59,7 +59,7 @@ def name_unusable(at: Pointer, name: str | None, limit: int, hint: str, *, empty
         yield Finding(at, f"{at[-1]} has {length} bytes, but HCCL allows {limit}", hint)
 
 
-def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "this address") -> Iterator[Finding]:
+def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "the address here") -> Iterator[Finding]:
     """Report each address whose family differs from the family of the first one.
 
     Invalid addresses have no family; other rules report them.
@@ -68,8 +68,8 @@ def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "th
     for pointer, family in places:
         first = first or family
         if family is not None and first is not None and family != first:
-            message = f"{what} is {FAMILY_NAMES[family]}, but the first one of the table is {FAMILY_NAMES[first]}"
-            yield Finding(pointer, message, f"write an {FAMILY_NAMES[first]} address")
+            message = f"{what} is {FAMILY_NAMES[family]}, but the first address of the table is {FAMILY_NAMES[first]}"
+            yield Finding(pointer, message, f"write an {FAMILY_NAMES[first]} address: a table has one kind")
 
 
 def repeated(rows: Iterable[tuple[Hashable, _Row]]) -> Iterator[tuple[_Row, _Row]]:

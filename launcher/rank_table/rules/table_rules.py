@@ -46,7 +46,7 @@ def status_not_completed(table: Table) -> Iterator[Finding]:
     """
     status = text_at(table.fields, "status")
     if status is not None and status != COMPLETED:
-        message = f'status is "{status[:40]}": HCCL would wait up to 30 minutes for "{COMPLETED}"'
+        message = f'status is "{status[:40]}", so HCCL would wait up to 30 minutes for "{COMPLETED}", then fail'
         hint = f'write "{COMPLETED}" when the table is final, or wait until the program that writes it is done'
         yield Finding(("status",), message, hint)
 
@@ -77,7 +77,7 @@ def version_of_another_format(table: Table) -> Iterator[Finding]:
     """
     found = list_of_another(table.fields, table.format)
     if found is not None and groups_are_servers(table.fields):
-        message = "group_list contains servers and devices, like server_list of v1.0"
+        message = "group_list contains servers and devices, but HCCL expects them in server_list (format v1.0)"
         hint = "rename group_list to server_list, devices to device, group_count to server_count"
         yield Finding(("group_list",), message, hint, at_key=True)
         return
@@ -142,7 +142,7 @@ def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int 
 
 def _write(table: Table, free: int | None) -> str:
     if free is None:
-        return "assign ranks from 0"
+        return "number the ranks from 0 without gaps"
     written = str(free) if table.format is Format.V2_0 else f'"{free}"'
     return f"write {written}, which no device has"
 
@@ -167,7 +167,7 @@ def device_id_outside(table: Table) -> Iterator[Finding]:
     limit = _device_id_limit(table)
     for device in table.devices:
         if device.device_id is not None and device.device_id >= limit:
-            message = f"device_id {device.device_id} is outside 0 .. {limit - 1} ({table.chip.title})"
+            message = f"device_id {device.device_id} is outside 0 .. {limit - 1}, the ids of {table.chip.title}"
             yield Finding(device.at("device_id"), message, "write the id that the driver shows, which starts at 0")
 
 
@@ -223,8 +223,8 @@ def halves_unlike(table: Table) -> Iterator[Finding]:
     low, high = [one for one in ids if one < HALF], [one for one in ids if one >= HALF]
     if low and high and low != [one - HALF for one in high]:
         lower, upper, wanted = (", ".join(map(str, each)) for each in (low, high, [one + HALF for one in low]))
-        message = f"devices {lower} and {upper} of an A2 server have different positions in its two halves"
-        hint = f"use devices {wanted} of the second half, or set HCCL_INTRA_ROCE_ENABLE=1"
+        message = f"an A2 server has devices {lower} of one module and {upper} of the other, not pairs i and i + 8"
+        hint = f"use devices {wanted} instead of {upper}, or set HCCL_INTRA_ROCE_ENABLE=1 to connect modules by network"
         yield Finding(table.servers[0].at("device"), message, hint)
 
 
@@ -235,9 +235,9 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
         if (count := len(server.devices)) not in COUNTS:
             fewer = max(usable for usable in COUNTS if usable < count)
             more = min((usable for usable in COUNTS if usable > count), default=None)
-            hint = f"remove {count - fewer} of these entries to use {fewer}"
+            hint = f"remove {count - fewer} of these devices to use {fewer}"
             hint += "" if more is None else f", or add {more - count} to use {more}"
-            message = f"a 910 server needs 1, 2, 4 or 8 devices, not {count}"
+            message = f'server "{server.name}" has {count} devices, but a job uses 1, 2, 4 or 8 of a 910 server'
             yield Finding(server.at("device"), message, hint)
 
 
@@ -258,9 +258,9 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
         expected, said = stated, "device_num and server_num say"
     for server in servers:
         if (found := len(server.devices)) != expected:
-            message = f"{said} {expected} device{'s' * (expected > 1)}, but this one has {found}"
+            message = f'{said} {expected} device{"s" * (expected > 1)}, but server "{server.name}" has {found}'
             hint = f"add {expected - found} here" if found < expected else f"remove {found - expected} here"
-            yield Finding(server.at("device"), message, f"{hint}: all servers need the same number")
+            yield Finding(server.at("device"), message, f"{hint}: all servers need the same number of devices")
 
 
 def _stated_count(table: Table) -> int:
@@ -277,8 +277,8 @@ def quartet_unconnected(table: Table) -> Iterator[Finding]:
     for server in _servers(table):
         ids = frozenset(device.device_id for device in server.devices if device.device_id is not None)
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
-            message = f"devices {', '.join(map(str, sorted(ids)))} of a 910 server do not form a ring"
-            yield Finding(server.at("device"), message, "use 0 1 2 3, 4 5 6 7, or two pairs such as 0 1 4 5")
+            message = f"devices {', '.join(map(str, sorted(ids)))} of a 910 server are not linked in a ring"
+            yield Finding(server.at("device"), message, "use devices 0 1 2 3, 4 5 6 7, or pairs such as 0 1 4 5")
 
 
 def _servers(table: Table) -> tuple[ServerRow, ...]:

@@ -62,7 +62,7 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
     """Write a checkpoint of any layout as one model."""
     if average is not None and optimizer:
         raise UsageError(
-            f"--average {average} --optimizer: an average of weights has no moments", hint="leave --optimizer out"
+            "--average cannot be combined with --optimizer: averages have no moments", hint="leave --optimizer out"
         )
     paths = resolve_checkpoints(runs_dir, checkpoint)
     check_new(output, paths[0])

@@ -130,7 +130,7 @@ def _convertible_index(path: Path) -> Index:
     state = ", ".join((*index.kinds, *KINDS_OF_BUFFERS * bool(index.buffers)))
     without = "" if TOKENIZER in index.files else " without a tokenizer"
     raise UsageError(
-        f"{path} is of the program {index.program} and has {state}{without}; only checkpoints with {', '.join(KINDS)} and a "
+        f"{path} (program {index.program}) contains {state}{without}, but only checkpoints with {', '.join(KINDS)} and a "
         "tokenizer can be converted",
         hint="use `tlaunch ckpt merge`, which writes the weights as model.safetensors for other tools",
     )

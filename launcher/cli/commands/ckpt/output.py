@@ -35,7 +35,7 @@ def check_new(output: Path, checkpoint: Path | None = None) -> None:
 def check_numpy() -> None:
     """Raise UnreadableError if numpy is not installed. Call this before loading a module that imports numpy."""
     if find_spec("numpy") is None:
-        raise UnreadableError(f"numpy is not installed for {sys.executable}", hint='pip install "tlaunch[train]"')
+        raise UnreadableError(f"numpy is not installed for {sys.executable}", hint="run `pip install numpy`")
 
 
 @contextmanager

@@ -51,15 +51,15 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
         directory = found[0].parent
         if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
-                f"{printable(str(directory))} belongs to {called(strangers[0])}, and RUN does not name it",
-                hint=f"tlaunch ckpt prune {shell_word(str(directory))} --keep N",
+                f"the latest run's checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
+                hint=f"to remove them, name the directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _check_not_active(directory)
     kept: list[Path] = []
     removed = [path for path in found if len(kept) == keep or not _kept(path, kept)]
     if not kept:
-        raise TlaunchError(f"{found[0].parent}: no checkpoint is intact, so none is removed")
+        raise TlaunchError(f"{found[0].parent}: no checkpoint is intact, so none is removed; use `tlaunch ckpt verify`")
     freed_bytes = 0
     for path in removed:
         path_bytes = bytes_in(path)
@@ -87,7 +87,7 @@ def _check_not_active(directory: Path) -> None:
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
             f"{root} is {state.state.value}: its checkpoints cannot be removed before it ends",
-            hint=f"tlaunch stop {shell_word(str(root))}",
+            hint=f"stop the run with `tlaunch stop {shell_word(str(root))}`, or wait until it ends",
         )
 
 

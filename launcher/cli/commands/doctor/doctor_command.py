@@ -102,7 +102,7 @@ class _LayoutFree(TakesCommand):
 @of_run.engine_option
 @of_run.engine_words_option
 @of_run.server_option
-@of_run.join_timeout_option(EXAMINATION_JOIN_S, "Servers that have not joined by then are reported as missing.")
+@of_run.join_timeout_option(EXAMINATION_JOIN_S, "Report servers that have not joined within this time.")
 @of_run.coordinator_port_option
 @of_run.chip_option
 @of_run.env_option

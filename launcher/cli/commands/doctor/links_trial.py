@@ -45,7 +45,7 @@ class LinksTrial:
         if len(self._examination.cluster.servers) == 1:
             return
         if not is_sound(found):
-            yield self._not_measured("a problem above would break the measurement")
+            yield self._not_measured("repair the problems above first, which would break the measurement")
             return
         if any(facts.version("torch") is None for facts in self._examination.facts.values()):
             yield self._not_measured("torch is not installed on every server")
@@ -93,7 +93,7 @@ class LinksTrial:
         self._session.begin_to_ask(dict.fromkeys(others, message))
         exit_code = trial.attend(self._session.step, lambda: next(self._failed_servers(), None) is not None)
         if exit_code == trial_run.ENDED:
-            return self._failed(next(self._failed_servers(), f"it does not exit: {trial.why()}"))
+            return self._failed(next(self._failed_servers(), f"its processes do not exit: {trial.why()}"))
         if exit_code:
             return self._failed(f"exit code {exit_code}: {trial.why()}")
         # Rank 0 may be on another machine with a separate file system.

@@ -55,9 +55,9 @@ class ChosenLogs:
         """Report lines that --since or --until dropped because they have no time, and lines searched only in part."""
         selector = self.selector
         if never := selector.without_time - selector.dated:
-            say(f"{lines_of(never)} have no time: left out")
+            say(f"{lines_of(never)} have no time, so --since and --until leave them out")
         if some := selector.without_time & selector.dated:
-            say(f"some {lines_of(some)} come before the first line with a time: left out")
+            say(f"some {lines_of(some)} are left out, because they come before the log's first line with a time")
         if selector.searches and not selector.matched:
             say("no line matches")
         if selector.cut_short:

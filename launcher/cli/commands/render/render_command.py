@@ -118,7 +118,7 @@ def render(kind: str, *, output: Path | None, force: bool, submit: bool, **optio
     options = given_last(context, options)
     for name, kinds in OF_KIND.items():
         if kind not in kinds and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise UsageError(f"{flag(name)} is only for {', '.join(kinds)}, not for {kind}")
+            raise UsageError(f"{flag(name)} is only for {', '.join(kinds)}: leave it out for {kind}")
     wishes = _wishes(wanted, options)
     job = _job(wanted, wishes, options)
     for limit in wanted.limits:
@@ -148,7 +148,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
         raise UsageError(f"--flavor {flavor}: {kind.name} has no such flavor", hint=hint)
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
-        raise UsageError("--grace is only for slurm --flavor run, not for --flavor exec")
+        raise UsageError("--grace is only for slurm --flavor run: leave it out for --flavor exec")
     if kind.name == "slurm":
         schedulers.check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name

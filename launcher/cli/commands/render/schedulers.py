@@ -246,7 +246,7 @@ def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue
         if not runs:
-            raise UsageError(f"{flag(name)} is only for slurm (--flavor run), not for {what}")
+            raise UsageError(f"{flag(name)} is only for slurm (--flavor run): leave it out for {what}")
         yield from words_of_option(name, value)
 
 

@@ -80,7 +80,7 @@ def report(
 ) -> None:
     if live or port is not None:
         if not live:
-            raise UsageError("--port needs --live, which is missing")
+            raise UsageError("--port is only for --live: add --live, or leave out --port")
         for option, value in (("--html", html), ("--json", as_json)):
             if value:
                 raise UsageError(f"--live and {option}: give one of them")
@@ -109,7 +109,7 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
         hint = "run `pip install matplotlib`, or install tlaunch with its extra `report`"
         raise UsageError("--html needs matplotlib, which is not installed", hint=hint)
     if html == STDOUT and as_json:
-        raise UsageError("--html - and --json: both would go to stdout")
+        raise UsageError("--html - and --json would both write to stdout: give --html a file name")
 
 
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
@@ -121,7 +121,7 @@ def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_reg
     run_dir = chosen_live(runs_dir, runs[0] if runs else None)
     state = look(run_dir)
     if not state.lives:
-        hint = f"tlaunch report {as_argument(run_dir)}"
+        hint = f"use `tlaunch report {as_argument(run_dir)}`"
         raise UsageError(f"{shown_name(state)} cannot be followed: {describe_run(state)}", hint=hint)
 
     def announce(address: str) -> None:
@@ -136,7 +136,7 @@ def _write_page(runs: list[RunFacts], html: str) -> None:
     try:
         from launcher.cli.commands.report import drawing, page
     except (ImportError, ValueError) as error:  # incomplete installation; unknown MPLBACKEND
-        raise UsageError(f"matplotlib cannot be loaded: {error}", hint="pip install --upgrade matplotlib") from error
+        raise UsageError(f"matplotlib cannot be loaded: {error}", hint="run `pip install -U matplotlib`") from error
     content = page.to_html(runs, drawing.to_svg)
     if html == STDOUT:
         # The page declares UTF-8, regardless of the terminal's encoding.

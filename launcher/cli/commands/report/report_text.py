@@ -97,7 +97,7 @@ def notes(runs: Sequence[Measured]) -> list[str]:
     skipped, missing, hints = [], [], []
     for facts in runs:
         metrics, whose = facts.metrics, "" if len(runs) == 1 else f"{facts.name}: "
-        parts = [f"{counted(metrics.strange, 'line')} not understood"] if metrics.strange else []
+        parts = [f"{counted(metrics.strange, 'line')} left out, not valid metrics"] if metrics.strange else []
         if metrics.first_strange:
             parts.append(f"the first: {one_line(metrics.first_strange)}")
         if metrics.steps and metrics.unreadable:

@@ -66,7 +66,7 @@ def fix(file: str, *, write: bool, unsafe: bool, sort: bool, as_json: bool, chip
     notes: list[str] = []
     found = found_table(Path(file), notes.append)
     if write and found != Path(file):
-        raise UsageError(f"{file} is a sample of tlaunch, which --write does not change", hint="copy the file first")
+        raise UsageError(f"--write does not change {file}, a sample of tlaunch", hint="copy the file, and fix the copy")
     for line in notes:
         say(line)
     file = str(found)

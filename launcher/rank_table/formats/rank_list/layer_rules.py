@@ -59,7 +59,7 @@ def layers_unordered(table: Table) -> Iterator[Finding]:
     for device in table.devices:
         for (_, before), (pointer, layer) in pairwise(_sound_layers(device)):
             if layer <= before:
-                message = f"net_layer {layer} comes after {before}"
+                message = f"net_layer {layer} comes after net_layer {before} in level_list"
                 yield Finding((*pointer, "net_layer"), message, "sort level_list by net_layer, with each layer once")
 
 
@@ -70,8 +70,8 @@ def layer_zero_missing(table: Table) -> Iterator[Finding]:
         layers = _sound_layers(device)
         if layers and layers[0][1] > 0 and all(one[1] < other[1] for one, other in pairwise(layers)):
             pointer, layer = layers[0]
-            message = f"the first layer of this rank is {layer}, not 0"
-            yield Finding((*pointer, "net_layer"), message, "start with the layer inside the server, with net_layer 0")
+            message = f"the first entry of level_list has net_layer {layer}, not 0"
+            yield Finding((*pointer, "net_layer"), message, "start with net_layer 0, the network inside the server")
 
 
 @rule("RT380", "a network without a usable name", formats=V2_0)
@@ -148,9 +148,9 @@ def address_counts_uneven(table: Table) -> Iterator[Finding]:
             continue
         expected, earlier = first.setdefault((layer, name), (count, pointer))
         if count != expected:
-            wanted = counted_addresses(expected)
-            message = f"{counted_addresses(count)} in {name[:64]}, where the first rank has {wanted}"
-            hint = f"write {wanted}"
+            found, wanted = counted_addresses(count), counted_addresses(expected)
+            message = f'this rank has {found} in network "{name[:64]}", but the first rank of it has {wanted}'
+            hint = f"write {wanted} for every rank with this net_instance_id"
             yield Finding((*pointer, "rank_addr_list"), message, hint, (*earlier, "rank_addr_list"))
 
 
@@ -182,7 +182,7 @@ def draft_key(table: Table) -> Iterator[Finding]:
             uses[key] = first, count + 1
     for key, (pointer, count) in uses.items():
         more = f" (and {count - 1} more like it)" if count > 1 else ""
-        message = f"{key} is a key of a draft of this format, but HCCL reads {DRAFT_KEYS[key]}{more}"
+        message = f"{key} is from a draft of format v2.0; HCCL ignores it and reads {DRAFT_KEYS[key]}{more}"
         yield Finding((*pointer, key), message, _TODAY[key], at_key=True)
 
 
@@ -246,11 +246,11 @@ def _faulty_backups(pointer: Pointer, address: Fields) -> Iterator[Finding]:
         message = f"backup_addr has {len(written)} entries, but HCCL allows {BACKUP_LIMIT}"
         yield Finding(pointer, message, "remove some addresses")
     elif written and kind == "EID":
-        yield Finding(pointer, "an EID cannot have a backup_addr, only IPV4 and IPV6", "remove backup_addr")
+        yield Finding(pointer, "an address of type EID cannot have a backup_addr", "remove backup_addr")
     elif kind in ADDRESS_KINDS:
         for index, one in enumerate(written):
             if not isinstance(one, str) or not _is_of_kind(kind, one):
-                message = f"a backup_addr must be {ADDRESS_KINDS[kind]}, like its addr, not {shown(one)}"
+                message = f"a backup_addr must be {ADDRESS_KINDS[kind]}, as its addr_type says, not {shown(one)}"
                 yield Finding((*pointer, index), message, f"write {ADDRESS_KINDS[kind]}, {leave_out}")
 
 

@@ -51,8 +51,8 @@ def number_outside(table: Table) -> Iterator[Finding]:
 def backup_repeated(table: Table) -> Iterator[Finding]:
     """local_id 64 marks the backup device, which replaces a broken device. A table may have only one backup device."""
     for device, first in repeated((BACKUP, device) for device in _backups(table)):
-        message = f"local_id {BACKUP} is used twice, but HCCL replaces only one device"
-        hint = "write the device's own local_id, 0 to 63"
+        message = f"local_id {BACKUP} marks the backup device, but two devices have it"
+        hint = "keep one backup device, and write the other device's own local_id, 0 to 63"
         yield Finding(device.at("local_id"), message, hint, first.at("local_id"))
 
 
@@ -84,8 +84,8 @@ def replaced_present(table: Table) -> Iterator[Finding]:
         replaced = integer_at(device.fields, "replaced_local_id")
         holder = holders.get(replaced)
         if replaced is not None and replaced != BACKUP and holder is not None:
-            message = f"local_id {clipped(replaced)} is replaced, but another rank has it"
-            hint = "write the local_id of the broken device, which has no rank"
+            message = f"the backup device replaces local_id {clipped(replaced)}, but a rank still uses that local_id"
+            hint = "write the local_id of the broken device, and remove that device's rank"
             yield Finding(device.at("replaced_local_id"), message, hint, holder.at("local_id"))
 
 
@@ -103,7 +103,7 @@ def local_id_repeated(table: Table) -> Iterator[Finding]:
         known = zip(ids, server.devices, strict=True) if server.server_id is not None else ()
         for device, earlier in repeated(pair for pair in known if pair[0] not in (None, BACKUP)):
             local_id = integer_at(device.fields, "local_id") or 0
-            message = f"local_id {clipped(local_id)} is used twice in {server.name}"
+            message = f'local_id {clipped(local_id)} is used twice on server "{server.name}"'
             unused = next(free, None)
             hint = "remove the entry" if unused is None else f"write {unused}, or the intended local_id"
             yield Finding(device.at("local_id"), message, hint, earlier.at("local_id"))
@@ -137,5 +137,5 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
     """HCCL ignores the `status` of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
     if table.fields.get("status", COMPLETED) != COMPLETED:
-        message = f'status is not "{COMPLETED}", so graph mode would wait for it'
+        message = f'status is not "{COMPLETED}", so the loader of graph mode would wait until it is'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')

@@ -36,7 +36,7 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
             message = f'super_device_id is "{written[:20]}", not a decimal number'
             yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
         elif number == NO_DEVICE and _pods(table):
-            message = f'super_device_id {number} means "no device"'
+            message = f'super_device_id {number} means "no device" to HCCL, but the table has super pods'
             yield Finding(device.at("super_device_id"), message, f"write {_SDID}")
 
 
@@ -119,10 +119,10 @@ def server_outside(table: Table) -> Iterator[Finding]:
     # If a member names no server, only that is reported, not the server that it should name.
     if not table.complete or not members or not known.issuperset(members) or any(not pod.members for pod in table.pods):
         return
-    count = "one" if len(table.pods) == 1 else f"{len(table.pods)} of them"
+    count = "1 entry" if len(table.pods) == 1 else f"{len(table.pods)} entries"
     for server in _outside(table):
-        hint = 'add {"server_id": "..."} with this name to the server_list of its super pod'
-        message = f'server "{server.name}" is in no super pod, but the table has {count}'
+        hint = 'add {"server_id": "..."} with this name to the server_list of the super pod to which it belongs'
+        message = f'server "{server.name}" is in no super pod, but super_pod_list has {count}'
         yield Finding(server.at("server_id"), message, hint)
 
 
@@ -132,7 +132,7 @@ def member_repeated(table: Table) -> Iterator[Finding]:
     known = {server.server_id for server in table.servers} - {None}
     members = ((server_id, (pointer, server_id)) for pod in _pods(table) for pointer, server_id in pod.members)
     for (pointer, server_id), (earlier, _) in repeated(member for member in members if member[0] in known):
-        message = f'server "{(server_id or "")[:64]}" is named twice in super_pod_list; HCCL uses the last super pod'
+        message = f'server "{(server_id or "")[:64]}" is twice in super_pod_list, and HCCL uses the last entry'
         yield Finding((*pointer, "server_id"), message, "remove one of the two entries", (*earlier, "server_id"))
 
 
