@@ -39,7 +39,7 @@ from torch.nn import functional
 from training.layouts import in_ranks
 
 from launcher.mesh.boxes import full_box
-from launcher.sharding.cost import Costs, cost_of
+from launcher.sharding.cost import Costs, step_s
 from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.plan import plan_of
 from launcher.sharding.propagation import propagated
@@ -244,7 +244,7 @@ class Field:
         plan = plan_of(self._traced.graph, assignment, self._groups.ranks)
         return {
             "ms": median(taken[number]) * 1e3,
-            "expected_ms": cost_of(plan, self._costs).seconds * 1e3,
+            "expected_ms": step_s(plan, self._costs) * 1e3,
             "ratio": ratio(taken[number], taken[best]),
             "strategy": ", ".join(f"{name} {assignment[name].strategy}" for name in self._weighty),
         }

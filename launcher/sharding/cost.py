@@ -1,4 +1,4 @@
-"""Estimate a sharding plan's time per step and memory per rank, from shapes and a few measured numbers.
+"""Estimate a sharding plan's time per step, from shapes and a few measured numbers.
 
     an operator      a fixed time, and the longer of: FLOPs over the rate, bytes read and written over the memory's bandwidth;
                      once forward, and once backward for each input that has a gradient
@@ -106,28 +106,19 @@ class Costs:
 
 
 @frozen
-class Cost:
-    """The time of a step, and the memory per rank that is held from forward to backward."""
+class OperatorCost:
+    """The time of one operator, excluding the fixed times of the messages that sum its parameters' gradients."""
 
     seconds: float
-    bytes: float
-
-
-@frozen
-class OperatorCost:
-    """The cost of one operator, excluding the fixed times of the messages that sum its parameters' gradients."""
-
-    cost: Cost
     sums: frozenset[TensorLayout]  # the ranks that share these messages (`ranks_that_sum`)
 
 
 def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: Costs) -> OperatorCost:
-    """Return the cost of an operator with this partition: compute, collectives, and the leaves it is first to use."""
+    """Return the time of an operator with this partition: compute, collectives, and the leaves it is first to use."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)
     ]
-    output = bytes_of(operator) / prod(cutting.output.cuts)
-    moved = sum(bytes_of(tensor) / cut for tensor, cut in inputs) + output
+    moved = sum(bytes_of(tensor) / cut for tensor, cut in inputs) + bytes_of(operator) / prod(cutting.output.cuts)
     worked_s = max(operator.flops / cutting.used / costs.flops_per_s, moved / costs.bytes_per_s)
     once_s = costs.operator_s + (0 if operator.kind in VIEWS else worked_s)
     gradients = sum(name in graph.needs_gradient for name in operator.inputs)
@@ -138,41 +129,37 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: C
             sums.add(ranks_that_sum(each))
         else:
             seconds += costs.collective_s(each.kind, each.group_size, each.bytes)
-    kept = output if gradients and operator.kind not in VIEWS else 0.0
     for number, (tensor, cut) in enumerate(inputs):
-        if isinstance(tensor, Leaf) and takes_first(graph, operator, number):
-            held = bytes_of(tensor) / cut
-            kept += held * (2 + costs.optimizer_states if tensor.is_parameter else 1)
-            seconds += costs.updated_s(held) if tensor.is_parameter else 0.0
-    return OperatorCost(Cost(seconds, kept), frozenset(sums))
+        if isinstance(tensor, Leaf) and tensor.is_parameter and takes_first(graph, operator, number):
+            seconds += costs.updated_s(bytes_of(tensor) / cut)
+    return OperatorCost(seconds, frozenset(sums))
 
 
-def passage_cost(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> Cost:
-    """Return the cost of redistributing a tensor: time in forward and backward, and memory of the copy."""
+def passage_s(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> float:
+    """Return the time of redistributing a tensor, in forward and backward."""
     seconds = 0.0
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
         if has_gradient:
             seconds += costs.collective_s(BACKWARD[each.kind], each.ranks, size / each.before)
-    return Cost(seconds, size / passage[-1].after if passage else 0.0)
+    return seconds
 
 
-def cost_of(plan: ShardingPlan, costs: Costs) -> Cost:
-    """Return the cost of a plan: all operators and all communication."""
-    graph, seconds, kept = plan.graph, 0.0, 0.0
+def step_s(plan: ShardingPlan, costs: Costs) -> float:
+    """Return the time of a step with a plan: all operators and all communication."""
+    graph, seconds = plan.graph, 0.0
     sums: set[TensorLayout] = set()
     for planned in plan.operators:
         own = operator_cost(graph, planned.operator, planned.cutting, costs)
-        seconds, kept, sums = seconds + own.cost.seconds, kept + own.cost.bytes, sums | own.sums
+        seconds, sums = seconds + own.seconds, sums | own.sums
         for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):
             if steps:
                 size, has_gradient = bytes_of(graph.by_name[name]), name in graph.needs_gradient
                 route = passage(simplified(steps[0].before), simplified(planned.cutting.inputs[number]))
-                moved = passage_cost(route, size, costs, has_gradient=has_gradient)
-                seconds, kept = seconds + moved.seconds, kept + moved.bytes
+                seconds += passage_s(route, size, costs, has_gradient=has_gradient)
     # The messages that sum parameter gradients, one per set of ranks
     fixed_s = sum(sorted(costs.fixed_s("all_reduce", prod(each.cuts)) for each in sums))
-    return Cost(seconds + fixed_s, kept)
+    return seconds + fixed_s
 
 
 def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective) -> bool:

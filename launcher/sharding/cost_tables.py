@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from launcher.core.frozen import frozen
-from launcher.sharding.cost import Cost, Costs, OperatorCost, Passage, operator_cost, passage, passage_cost, takes_first
+from launcher.sharding.cost import Costs, OperatorCost, Passage, operator_cost, passage, passage_s, takes_first
 from launcher.sharding.expression import Partition, cuttings
 from launcher.sharding.graph import Graph, Leaf, Operator, bytes_of
 from launcher.sharding.layout import TensorLayout, simplified
@@ -15,11 +15,10 @@ MAX_WAYS = 100  # above this number, partitions that do not use all ranks are sk
 
 @frozen
 class Edge:
-    """Redistribution costs for each pair of two operators' partitions, or for one operator that uses a leaf twice."""
+    """Redistribution times for each pair of two operators' partitions, or for one operator that uses a leaf twice."""
 
     names: tuple[str, ...]
     seconds: list[float]
-    bytes: list[float]
 
 
 @frozen
@@ -85,18 +84,17 @@ def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
 
 def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) -> Iterator[Edge]:
     layouts = _Layouts(ways)
-    passages, tables = _Passages(costs), dict[Hashable, tuple[list[float], list[float]]]()
+    passages, tables = _Passages(costs), dict[Hashable, list[float]]()
     for tensor, one, other in _links(graph):
         sides = layouts.of(one), layouts.of(other)
         size, has_gradient = bytes_of(tensor), tensor.name in graph.needs_gradient
         names = tuple(dict.fromkeys((one[0], other[0])))
         key = (id(sides[0]), id(sides[1]), size, has_gradient, len(names))
         if key not in tables:
-            found = passages.costs(*sides, size, has_gradient=has_gradient)
-            if len(names) == 1:
-                found = found[:: len(sides[0]) + 1]  # the diagonal: both ends belong to the same operator
-            tables[key] = [each.seconds for each in found], [each.bytes for each in found]
-        yield Edge(names, *tables[key])
+            found = passages.seconds(*sides, size, has_gradient=has_gradient)
+            # The diagonal if both ends belong to the same operator.
+            tables[key] = found[:: len(sides[0]) + 1] if len(names) == 1 else found
+        yield Edge(names, tables[key])
 
 
 class _Layouts:
@@ -117,19 +115,19 @@ class _Layouts:
 
 
 class _Passages:
-    """The redistributions between layouts, and their costs. Each redistribution is computed once for all shapes."""
+    """The redistributions between layouts, and their times. Each redistribution is computed once for all shapes."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._between: dict[tuple[int, int], Passage] = {}
         self._same: dict[Passage, Passage] = {}
 
-    def costs(
+    def seconds(
         self, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout], size: int, *, has_gradient: bool
-    ) -> list[Cost]:
-        """Return the cost for each pair of source and target, in row-major order, for a full tensor of `size` bytes."""
-        known: dict[int, Cost] = {}  # few redistributions differ
-        rows: dict[int, list[Cost]] = {}  # and partitions often give a tensor the same layout
+    ) -> list[float]:
+        """Return the time for each pair of source and target, in row-major order, for a full tensor of `size` bytes."""
+        known: dict[int, float] = {}  # few redistributions differ
+        rows: dict[int, list[float]] = {}  # and partitions often give a tensor the same layout
         for source in sources:
             if id(source) in rows:
                 continue
@@ -141,6 +139,6 @@ class _Passages:
                     self._between[pair] = self._same.setdefault(found, found)
                 steps = self._between[pair]
                 if id(steps) not in known:
-                    known[id(steps)] = passage_cost(steps, size, self._costs, has_gradient=has_gradient)
+                    known[id(steps)] = passage_s(steps, size, self._costs, has_gradient=has_gradient)
                 row.append(known[id(steps)])
-        return [cost for source in sources for cost in rows[id(source)]]
+        return [each for source in sources for each in rows[id(source)]]

@@ -16,35 +16,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from launcher.core.errors import RefusedLayoutError
-from launcher.core.frozen import frozen
-from launcher.sharding.cost import Cost, Costs
+from launcher.sharding.cost import Costs
 from launcher.sharding.cost_tables import Tables, tables_of
 from launcher.sharding.elimination import Factor, cheapest
 from launcher.sharding.expression import Partition
 from launcher.sharding.graph import Graph
 from launcher.sharding.layout import TensorLayout
 
-HIGHEST_PRICE = 1024.0**3  # maximum price of a byte, in steps
-MAX_SEARCHES = 200  # for one price of memory; then the best result so far is used
-TOLERANCE = 1e-9  # of sums computed in another order
+MAX_SEARCHES = 200  # then the best result so far is used
 
 
-def searched(
-    graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs, memory_bytes: float | None = None
-) -> dict[str, Partition]:
+def searched(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs) -> dict[str, Partition]:
     """Return the cheapest choice of partitions, keyed by operator in the graph's order. `given` ones are kept.
 
     The result depends only on the arguments: ties are broken by the order of the partitions.
-
-    Raises:
-        RefusedLayoutError: every choice needs more than `memory_bytes` on a rank.
     """
     tables = tables_of(graph, given, ranks, costs)
-    found = _fastest(tables, 0.0)
-    if memory_bytes is not None and found.cost.bytes > memory_bytes:
-        found = _fitting(tables, found, memory_bytes)
-    return {name: tables.ways[name][way] for name, way in found.ways.items()}
+    return {name: tables.ways[name][way] for name, way in fastest(tables).items()}
 
 
 Messages = frozenset[TensorLayout]  # the messages that sum parameter gradients (`ranks_that_sum`)
@@ -52,18 +40,12 @@ Sums = Mapping[str, Sequence[Messages]]  # the messages that each partition of a
 NONE: Messages = frozenset()
 
 
-@frozen
-class _Choice:
-    ways: Mapping[str, int]
-    cost: Cost  # including the messages' fixed times
+def fastest(tables: Tables) -> dict[str, int]:
+    """Return the choice with the least seconds, by branch and bound over the gradient messages.
 
-
-# --- the cheapest at some price of memory ---
-
-
-def _fastest(tables: Tables, price: float) -> _Choice:
-    """Return the choice with the least seconds + price * bytes, by branch and bound over the gradient messages."""
-    factors = _factors(tables, price)
+    The choice has the number of a partition in `tables.ways` for each operator.
+    """
+    factors = _factors(tables)
     sums = {name: [cost.sums for cost in found] for name, found in tables.operators.items()}
     best, least = None, float("inf")
     waiting = [(NONE, NONE)]  # messages that are paid for, and messages that are excluded
@@ -81,14 +63,7 @@ def _fastest(tables: Tables, price: float) -> _Choice:
         room_s = least - total
         waiting += reversed(list(_branches(tables.fixed_s, room_s, used, paid=paid, without=without)))
     assert best is not None, "the first branch excludes nothing"
-    own = [tables.operators[name][way] for name, way in best.items()]
-    seconds, size = sum(each.cost.seconds for each in own), sum(each.cost.bytes for each in own)
-    for edge in tables.edges:
-        place = 0
-        for name in edge.names:
-            place = place * len(tables.ways[name]) + best[name]
-        seconds, size = seconds + edge.seconds[place], size + edge.bytes[place]
-    return _Choice(best, Cost(seconds + _fixed_s(tables, NONE.union(*(each.sums for each in own))), size))
+    return best
 
 
 def _branches(
@@ -130,56 +105,19 @@ def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) 
     return total, {name: left[name][way] for name, way in found.items()}
 
 
-def _factors(tables: Tables, price: float) -> list[Factor]:
-    """Return the costs of operators and edges, each as seconds + price * bytes. Equal costs share a table."""
+def _factors(tables: Tables) -> list[Factor]:
+    """Return the seconds of operators and edges. Equal costs share a table."""
     made: dict[int, list[float]] = {}
     factors = []
     for name, found in tables.operators.items():
         if id(found) not in made:
-            made[id(found)] = [each.cost.seconds + price * each.cost.bytes for each in found]
+            made[id(found)] = [each.seconds for each in found]
         factors.append(Factor((name,), (len(found),), made[id(found)]))
     for edge in tables.edges:
-        if id(edge.seconds) not in made:
-            made[id(edge.seconds)] = [
-                seconds + price * size for seconds, size in zip(edge.seconds, edge.bytes, strict=True)
-            ]
         sizes = tuple(len(tables.ways[name]) for name in edge.names)
-        factors.append(Factor(edge.names, sizes, made[id(edge.seconds)]))
+        factors.append(Factor(edge.names, sizes, edge.seconds))
     return factors
 
 
 def _fixed_s(tables: Tables, messages: Messages) -> float:
     return sum(seconds for message, seconds in tables.fixed_s.items() if message in messages)
-
-
-# --- with a limit of memory ---
-
-
-def _fitting(tables: Tables, fast: _Choice, memory_bytes: float) -> _Choice:
-    """Return the fastest choice on the convex hull that fits into `memory_bytes`; `fast` does not fit.
-
-    Given a corner that does not fit and one that does, use the price that makes both cost the same. A choice that is
-    cheaper than both at that price replaces one of them. If there is none, they are neighbours on the hull.
-    """
-    price = fast.cost.seconds  # a byte costs a whole step, or more if steps with less memory take much longer
-    small = _fastest(tables, price)
-    while small.cost.bytes > memory_bytes and price < HIGHEST_PRICE * fast.cost.seconds:
-        price *= 1024
-        small = _fastest(tables, price)
-    if small.cost.bytes > memory_bytes:
-        raise RefusedLayoutError(
-            f"the network needs at least {small.cost.bytes:.0f} bytes on each rank with any strategy, but the limit is "
-            f"{memory_bytes:.0f}",
-            hint="use more ranks, a smaller batch, or a higher limit",
-        )
-    while small.cost.bytes < fast.cost.bytes:
-        price = (small.cost.seconds - fast.cost.seconds) / (fast.cost.bytes - small.cost.bytes)
-        between = _fastest(tables, price)
-        bound = fast.cost.seconds + price * fast.cost.bytes
-        if between.cost.seconds + price * between.cost.bytes >= bound * (1 - TOLERANCE):
-            break
-        if between.cost.bytes <= memory_bytes:
-            small = between
-        else:
-            fast = between
-    return small

@@ -1,14 +1,13 @@
 """The search: as cheap as the cheapest of all assignments, and in time for networks of today's sizes."""
 
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launcher.core.errors import RefusedLayoutError
-from launcher.sharding.cost import CollectiveTime, Cost, Costs, cost_of
+from launcher.sharding.cost import CollectiveTime, Costs, step_s
 from launcher.sharding.expression import cuttings
 from launcher.sharding.graph import Graph, Leaf, Operator
 from launcher.sharding.plan import plan_of
@@ -76,8 +75,8 @@ def assignments(graph, ranks):
 
 
 def assert_cheapest(found, among, graph, ranks, costs):
-    least = min(cost_of(plan_of(graph, each, ranks), costs).seconds for each in among)
-    assert cost_of(plan_of(graph, found, ranks), costs).seconds == pytest.approx(least, rel=1e-12)
+    least = min(step_s(plan_of(graph, each, ranks), costs) for each in among)
+    assert step_s(plan_of(graph, found, ranks), costs) == pytest.approx(least, rel=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,51 +103,6 @@ def test_what_is_given_stays_and_the_rest_is_cheapest(graph, costs, data):
     assert_cheapest(found, among, graph, 2, costs)
 
 
-# Less memory takes many times as long as the fastest step.
-SLOW_SUMS = Costs(
-    flops_per_s=1e3, bytes_per_s=1e6, operator_s=0.0, optimizer_states=1,
-    collectives=tuple(
-        CollectiveTime(kind, ranks, *((0.1, 0.04) if (kind, ranks) == ("all_reduce", 4) else (0.0, 0.0)))
-        for kind, ranks in product(("all_reduce", "all_gather", "all_to_all"), (2, 4))
-    ),
-)  # fmt: skip
-
-
-@settings(max_examples=40, deadline=None)
-@example(TWO_MATMULS, 4, Costs())  # five corners
-@example(TWO_MATMULS, 4, SLOW_SUMS)
-@given(st.just(TWO_MATMULS) | networks(), st.sampled_from([2, 4]), machines())
-def test_with_a_limit_of_memory_it_is_the_fastest_corner_that_fits(graph, ranks, costs):
-    every = [cost_of(plan_of(graph, each, ranks), costs) for each in assignments(graph, ranks)]
-    found = corners(every)
-    for corner, following in pairwise([*found, Cost(0.0, 2 * found[-1].bytes)]):
-        for limit in (corner.bytes, (corner.bytes + following.bytes) / 2):
-            fits = cost_of(plan_of(graph, searched(graph, {}, ranks, costs, limit), ranks), costs)
-            assert fits.bytes <= limit
-            assert fits.seconds == pytest.approx(corner.seconds, rel=1e-9)
-
-
-def corners(every):
-    """The corners of the lower convex hull of seconds over bytes, up to the fastest, by Andrew's monotone chain."""
-    found = []
-    for each in sorted(every, key=lambda cost: (cost.bytes, cost.seconds)):
-        if found and each.seconds >= found[-1].seconds * (1 - 1e-12):
-            continue
-        while len(found) > 1 and slope(found[-2], found[-1]) >= slope(found[-1], each) * (1 - 1e-12):
-            found.pop()
-        found.append(each)
-    return found
-
-
-def slope(one, other):
-    return (other.seconds - one.seconds) / (other.bytes - one.bytes)
-
-
-def test_more_than_any_assignment_fits_in_is_refused():
-    with pytest.raises(RefusedLayoutError, match="bytes on each rank with any strategy, but the limit is 100"):
-        searched(quickstart(), {}, 8, Costs(), memory_bytes=100)
-
-
 def test_a_large_weight_is_cut_and_a_large_batch_is_cut():
     """Where the weights have more elements than the activations they are not summed, and the other way round."""
     costs, wide = Costs(), quickstart(rows=8, inner=4096, hidden=4096, columns=4096)
@@ -173,6 +127,6 @@ def test_a_given_strategy_that_leaves_ranks_over_stays():
 def test_large_networks_are_searched_and_cost_no_more_than_data_parallelism(network, ranks):
     graph, costs = network(), Costs()
     found = searched(graph, {}, ranks, costs)
-    least = cost_of(plan_of(graph, found, ranks), costs).seconds
-    assert least <= cost_of(plan_of(graph, propagated(graph, {}, ranks), ranks), costs).seconds
+    least = step_s(plan_of(graph, found, ranks), costs)
+    assert least <= step_s(plan_of(graph, propagated(graph, {}, ranks), ranks), costs)
     assert searched(graph, {}, ranks, costs) == found
