@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
+from launcher.core.atomic import write_text
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
@@ -104,6 +105,11 @@ class StrategyReport:
     collectives: tuple[ReportCollective, ...]  # in the order of their first occurrence in a step
     step: int | None = None  # that was recorded; None: derived from a plan
     attempt: int = 0  # of the run
+
+
+def save_report(path: Path, report: StrategyReport) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, report_text(report))
 
 
 def report_text(report: StrategyReport) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.mesh.boxes import full_box
-from launcher.sharding.plan import ShardingPlan, parameters_of, plan_report
+from launcher.sharding.plan import ShardingPlan, parameters_of
 from launcher.sharding.strategy_report import StrategyReport
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.update_rules import Rule
@@ -136,15 +136,12 @@ class ShardedTraining(NetworkTraining):
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
         """Return a recorder that writes the plan, plus the optimizer's communication in one step, to `path`."""
-        place, groups = self.world.place, self._groups
+        place = self.world.place
 
         def report_of(recorder: Recorder, step: int) -> StrategyReport:
             del step
             more = [each for each in recorder.collectives() if each.phase == "optimizer"]
-            return plan_report(
-                self.plan, groups.rank, recipe=recipe, layout=str(place.layout), more=more, attempt=attempt,
-                copy=groups.copy, copies=groups.copies,
-            )  # fmt: skip
+            return self.network.report(recipe, str(place.layout), attempt, more)
 
         return StepRecorder(path, place.global_rank, report_of, None)
 

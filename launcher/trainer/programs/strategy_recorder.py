@@ -16,9 +16,8 @@ from pathlib import Path
 
 from torch import nn
 
-from launcher.core.atomic import write_text
 from launcher.core.frozen import frozen
-from launcher.sharding.strategy_report import ReportEdge, ReportOperator, ReportTensor, StrategyReport, report_text
+from launcher.sharding.strategy_report import ReportEdge, ReportOperator, ReportTensor, StrategyReport, save_report
 from launcher.trainer.parallel.placement import Placement
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.operators import CONSTANT, SeenOperator, SeenTensor
@@ -73,8 +72,7 @@ class StepRecorder:
         with recording(recorder) if self._model is None else watching(self._model, recorder):
             yield
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self._path, report_text(self._report_of(recorder, number)))
+            save_report(self._path, self._report_of(recorder, number))
             self._told = f"strategy: {self._path}"
         except OSError as error:  # does not end the training
             self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"

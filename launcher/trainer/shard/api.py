@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import torch.distributed as dist
@@ -29,17 +29,21 @@ from torch import Tensor, nn
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.recipes.strategies import DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO
 from launcher.sharding.expression import Strategy
+from launcher.sharding.strategy_report import save_report
 from launcher.trainer.own.check import Comparison, checked_division
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import measured_plan
 from launcher.trainer.own.cut.operator_graph import trace
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.own.divide import Division, of_rank_0, share_of_copy
+from launcher.trainer.own.trace import class_name
 from launcher.trainer.parallel.collectives import ALONE
 from launcher.trainer.parallel.pipeline import Links
 from launcher.trainer.parallel.place import Place, choose_device, this_place
 from launcher.trainer.parallel.world import Transport, World, open_world
 from launcher.trainer.shard.modules import WithLoss
+from launcher.trainer.telemetry.metrics_writer import attempt_in
+from launcher.trainer.training_files import own_run
 
 
 @contextmanager
@@ -71,6 +75,9 @@ def sharded(
     the rows of the first input, and of inputs whose first dim is a multiple of these rows; it takes other inputs in
     full. The first call raises an error if the batch's loss is not the mean over the shares, unless `parts_may_differ`
     is set. `check_gradients` compares gradients, too.
+
+    In `tlaunch run`, the strategy report of the last sharded network is saved in the run directory, and `tlaunch plan
+    operators` shows it.
 
     The returned network has:
 
@@ -114,6 +121,10 @@ def sharded(
             how = Comparison(keeps_norms=not batch_norm_is_shared, gradients=check_gradients)
             check = partial(_check_shares, world, whole, example_inputs, copies, how=how, may_differ=parts_may_differ)
             made.before_first = check
+        if run := own_run():
+            with suppress(OSError):  # does not end the training
+                report = made.report(class_name(whole), str(place.layout), attempt_in(os.environ))
+                save_report(run.strategy_of(place.global_rank), report)
         yield made
 
 

@@ -103,7 +103,7 @@ def _reports(runs_dir: Path, run: str | None, rank: int | None, *, all_ranks: bo
         if not reported_ranks(directory):
             raise UnreadableError(
                 f"{run_dir.root.name}: this run has no strategy report",
-                hint="use `tlaunch run --save-strategy`; the bundled trainer writes a report after its second step",
+                hint="use `tlaunch run --save-strategy`, or launcher.trainer.shard.api.sharded in your own program",
             )
     if all_ranks:
         return read_all(directory)

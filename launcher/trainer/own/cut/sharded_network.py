@@ -5,7 +5,7 @@ Groups, boxes and a function for each operator are prepared when the network is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,9 @@ from launcher.core.errors import UsageError
 from launcher.mesh.boxes import Box, full_box
 from launcher.sharding.expression import Strategy
 from launcher.sharding.layout import replicated
-from launcher.sharding.plan import ShardingPlan
+from launcher.sharding.plan import ShardingPlan, plan_report
 from launcher.sharding.redistribution import steps_between
+from launcher.sharding.strategy_report import ReportCollective, StrategyReport
 from launcher.trainer.own.cut.communication import redistribution
 from launcher.trainer.own.cut.execution import StageMaker
 from launcher.trainer.own.cut.groups import Groups
@@ -134,6 +135,14 @@ class ShardedNetwork(nn.Module):
     def strategies(self) -> dict[str, Strategy]:
         """The strategy of each operator by name, in order of computation."""
         return {each.operator.name: each.cutting.strategy for each in self._plan.operators}
+
+    def report(self, name: str, layout: str, attempt: int, more: Iterable[ReportCollective] = ()) -> StrategyReport:
+        """Return this rank's strategy report of the network `name`; `more` lists its other collectives."""
+        groups = self._groups
+        return plan_report(
+            self._plan, groups.rank, recipe=name, layout=layout, more=more, attempt=attempt, copy=groups.copy,
+            copies=groups.copies,
+        )  # fmt: skip
 
     def sum_gradients(self) -> None:
         """Sum the gradients over the ranks that hold partial sums, with one message for each group of ranks.
