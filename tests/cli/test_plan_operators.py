@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -193,3 +194,23 @@ def test_a_run_is_asked_for_it(launcher, command):
 def test_a_command_of_ones_own_is_not_recorded(launcher, snapshot):
     done = launcher.call("run", "--devices", 1, "--save-strategy", "--dry-run", "--", "true", code=2)
     assert transcript(done, directory=launcher.directory) == snapshot
+
+
+def test_an_own_network_is_shown(launcher):
+    program = """
+import torch
+from torch import nn
+from launcher.trainer.shard.api import sharded
+examples = [torch.ones(4, 8), torch.ones(4, 2)]
+network = nn.Sequential(nn.Linear(8, 2, bias=False))
+with sharded(network, examples, loss=nn.MSELoss(), strategies={"0": ((1, 2), (1, 2))}) as cut:
+    cut(*examples).backward()
+"""
+    launcher.call("run", "--devices", 2, "--", sys.executable, "-c", program, code=0)
+    reports = [
+        json.loads(launcher.call("plan", "operators", "--rank", rank, "--json", code=0).stdout) for rank in (0, 1)
+    ]
+    assert [(each["recipe"], each["rank"], len(each["operators"])) for each in reports] == [
+        ("Sequential", 0, 2), ("Sequential", 1, 2),
+    ]  # fmt: skip
+    assert [each["kind"] for each in reports[0]["collectives"]][:1] == ["all_reduce"]
