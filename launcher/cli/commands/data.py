@@ -31,8 +31,8 @@ def data() -> None:
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French.")
-@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English.")
+@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French, or another language.")
+@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English, or another language.")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),

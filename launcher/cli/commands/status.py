@@ -45,7 +45,7 @@ Examples:
 States of a rank: waiting (about to start), not started (and will not be), running, stopped (by SIGSTOP or Ctrl-Z),
 ended, gone (its exit code is unknown), unwatched (started by `tlaunch exec` on another machine: only mpirun or srun
 knows its state). STEP and LOSS come from the rank's heartbeat file; without one, they are parsed from its output. LOG
-is the amount written to train.log, WRITTEN the time since the last write.
+is the amount written to train.log, WRITTEN the time since the last write. In --json, `each` is the list of ranks.
 
 A row of several ranks (--group) has the range of STEP and LOSS, and the largest BEAT, LOG and WRITTEN. Small groups
 come first, so that lagging and stopped ranks are at the top.

@@ -43,7 +43,7 @@ class ModelConfig:
 
 @frozen
 class DataConfig:
-    direction: str = setting("fr_en", "source and target language", choices=("fr_en", "en_fr"))
+    direction: str = setting("fr_en", "pair file to read from a data directory", choices=("fr_en", "en_fr"))
     normalise: bool = setting(
         True, "normalise text (NFC), drop invisible characters and merge spaces, in training and translation"
     )
@@ -91,7 +91,7 @@ class TransformerTrainConfig(TrainConfig):
     epsilon: float = setting(1e-9, "AdamW's term that avoids division by zero", minimum=1e-20)
     weight_decay: float = setting(0.01, "weight decay of matrices; norms and biases have none", minimum=0)
     clip_norm: float = setting(1.0, "maximum norm of the total gradient; 0 means unlimited", minimum=0)
-    label_smoothing: float = setting(0.1, "probability spread evenly over the vocabulary", minimum=0, below=1)
+    label_smoothing: float = setting(0.1, "probability spread over the vocabulary, in training", minimum=0, below=1)
     seed: int = setting(1, "random seed for initial weights, sample order and dropout", minimum=0)
     precision: str = TrainConfig.precision
     device: str = TrainConfig.device

@@ -92,7 +92,7 @@ cannot be written; 130 Ctrl-C.
     shell_complete=one_of(lambda: LEVELS),
     help="Show lines of this level or higher: DEBUG, INFO, WARNING, ERROR.",
 )
-@click.option("--errors", is_flag=True, help="Show the first traceback of each rank, identical ones once.")
+@click.option("--errors", is_flag=True, help="Show each rank's first traceback, identical ones once. See also `why`.")
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
 @click.option("--collapse", "collapsed", is_flag=True, help="Show lines that ranks have in common once.")
 @click.option("--prefix", metavar="PREFIX", help="Text before each line.  [default: [rank] if there are several ranks]")
