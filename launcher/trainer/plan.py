@@ -127,7 +127,7 @@ def copied(stages: Sequence[Stage]) -> frozenset[str]:
 
 
 def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer:
-    """Return one pipeline stage of this rank's model as a separate model, which shares its modules.
+    """Return one pipeline stage of this rank's model as a separate model with the same modules.
 
     `whole` is a complete model, which this modifies and returns.
     """

@@ -43,7 +43,7 @@ from launcher.trainer.telemetry.step_time import loading
 
 @frozen
 class NonFiniteReport:
-    """The parameter and the sentence pairs that may have caused a non-finite gradient. It is the same on all ranks."""
+    """The parameter and sentence pairs that may have caused a non-finite gradient. The report is equal on all ranks."""
 
     parameter: str | None  # first in the model with a non-finite gradient norm; None: only the total norm overflows
     pairs: tuple[int, ...]  # indices in the global batch: of micro batches with a non-finite loss, or of all if none
@@ -64,7 +64,7 @@ class StepResult:
 
 
 class Session:
-    """One rank's part of the Transformer and its optimizer. All ranks train and validate together."""
+    """One rank's part of the Transformer and its optimizer, with methods to train and validate."""
 
     def __init__(self, settings: TransformerSettings, world: World) -> None:
         self.settings, self.world = settings, world
@@ -276,6 +276,6 @@ def model_shapes(settings: TransformerSettings) -> dict[str, tuple[int, ...]]:
 
 
 def meta_model(settings: TransformerSettings) -> Transformer:
-    """Return the complete single-device model on the meta device: names and shapes without storage."""
+    """Return the complete single-device model on the meta device, which has names and shapes but no storage."""
     with torch.device("meta"):
         return Transformer(settings.model, settings.data)

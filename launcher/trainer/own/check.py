@@ -56,7 +56,7 @@ def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
 
 @frozen
 class Comparison:
-    """Options for comparing a network's loss on a batch with its losses on the parts."""
+    """Options for comparing the loss of a batch with the losses of its parts."""
 
     loss: Loss = called
     keeps_norms: bool = False  # put batch norms into evaluation mode, so that parts are not normalised separately
@@ -138,7 +138,7 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Return the first difference. If the loss is random in training mode, compare in evaluation mode instead."""
+    """Return the first difference between a batch and its parts. If the loss is random, try evaluation mode."""
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
@@ -175,7 +175,7 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
 def _values(
     network: nn.Module, division: Division, whole: Outcome, of_ranks: Sequence[Outcome]
 ) -> Iterator[tuple[str, float, str, float, str, float]]:
-    """Yield each pair of numbers to compare, with the words of the message around them and a tolerance."""
+    """Yield the pairs of numbers to compare, each with a tolerance and the text of the error message."""
     losses = [each for outcome in of_ranks for each in outcome.losses]
     rows, parts = len(division.whole[0]), f"{len(losses)} parts of {len(division.parts[0][0][0])}"
     mean, no_mean, largest_loss = f"; the mean over {parts} is", "is not a mean over rows", max(1.0, *map(abs, losses))
@@ -201,7 +201,7 @@ def _furthest(one: Tensor, other: Tensor) -> tuple[float, float]:
 
 
 def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield the name of each buffer and its two values as flat tensors. Skip buffers that are empty or change shape."""
+    """Yield the name of each buffer and its values in two states, as flat tensors. Skip empty and reshaped buffers."""
     for name, before in network.state_dict().items():
         states = [each[name] for each in buffers if name in each and each[name].shape == before.shape]
         if len(states) == 2 and before.numel():

@@ -28,7 +28,7 @@ class Division:
 
 
 def check_layout(layout: Layout, batch_size: int) -> None:
-    """Check that a batch divides into equal micro batches for the data-parallel ranks.
+    """Check that a batch can be divided into equal micro batches for the data-parallel ranks.
 
     Raises:
         RefusedLayoutError: it does not. The hint has the nearest valid batch sizes.

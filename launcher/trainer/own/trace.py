@@ -99,7 +99,7 @@ for _name in _NAMES:
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
-    """Trace a network; return its torch.fx nodes, and the constants in its code under the names of torch.fx.
+    """Trace a network, and return its torch.fx nodes and the constants in its code by name.
 
     Raises:
         UsageError: the network cannot be traced, its calls differ between two forwards, or it has hooks or

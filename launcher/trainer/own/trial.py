@@ -79,7 +79,7 @@ def _none_kept(_: Any) -> Tensor:
 
 
 def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
-    """Call the network; return the first code line that draws random numbers, and a buffer that the call changes.
+    """Call the network to find the first code line that draws random numbers, and a buffer that the call changes.
 
     Each is "" if there is none. The call may change the network. Errors of the network are ignored.
     """
@@ -93,7 +93,7 @@ def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
 
 
 def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
-    """Copy a network to the CPU, convert it if `dtype` is float64, and add random noise to its weights."""
+    """Copy a network to the CPU, in float64 if `dtype` is float64, and add random noise to its weights."""
     generator = torch.Generator().manual_seed(0)
     made = copy.deepcopy(network).cpu()
     if dtype == torch.float64:
@@ -106,7 +106,7 @@ def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
 
 
 def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
-    """Put submodules of torch and tlaunch into evaluation mode. Without `with_norms`, batch norms are not changed."""
+    """Turn off dropout by evaluation mode in torch's and tlaunch's modules. Skip batch norms unless `with_norms`."""
     for module in list(network.modules())[1:]:
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
         if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):

@@ -95,7 +95,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
-    """Reports each training step by metrics, a heartbeat and log lines."""
+    """Reports each training step in the metrics, the heartbeat and the log."""
 
     def __init__(self, program: Program[AnyBatch, AnyResult], metrics: Metrics, recorder: StepRecorder) -> None:
         self._program, self._metrics, self._recorder = program, metrics, recorder

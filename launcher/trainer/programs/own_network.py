@@ -41,7 +41,7 @@ NAME = OWN_NETWORK  # in checkpoints and saved models
 
 
 class OwnNetwork(Program[SampleBatch, NetworkResult]):
-    """A program that trains a custom network on one rank, for the training loop."""
+    """A program for the training loop, which trains a custom network on one rank."""
 
     name = NAME
     optimizer: ShardedOptimizer

@@ -83,11 +83,11 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
     @abstractmethod
     def batches(self, first_step: int) -> Iterator[AnyBatch]:
-        """Yield the batches of the training from `first_step` on. They are the same after a resume."""
+        """Yield the batches of the training from `first_step` on. A resumed training gets the same batches."""
 
     @abstractmethod
     def learning_rate(self, batch: AnyBatch) -> float:
-        """Return the learning rate for a batch's step."""
+        """Return the learning rate for the step of `batch`."""
 
     @abstractmethod
     def train_step(self, batch: AnyBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> AnyResult:

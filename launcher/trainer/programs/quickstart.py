@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files
 
 
 class Network(nn.Module):
-    """The network of the quickstart tutorial. It returns the mean squared error of its output."""
+    """The network of the quickstart tutorial, which returns the mean squared error for inputs and labels."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()

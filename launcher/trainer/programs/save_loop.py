@@ -132,7 +132,7 @@ class Saving:
             say(f"{self._resumed}: cannot record the validation loss: {error}")
 
     def check_weights(self, step: int) -> None:
-        """Check that all weights are finite after `step`. Before raising an error, finish the pending checkpoint.
+        """Check that all weights are finite after `step`. If not, finish the pending checkpoint and raise an error.
 
         Raises:
             TlaunchError: some weight is NaN or infinite. All ranks raise it.

@@ -118,7 +118,7 @@ class _Held:
 
 
 class _Layouts:
-    """Derives the layouts of a model's tensors from operator to operator, in the order of computation."""
+    """Derives the layouts of a model's tensors, operator by operator in the order of computation."""
 
     def __init__(self, recorded: RecordedModel, world: World) -> None:
         self._recorded, self._world = recorded, world

@@ -242,7 +242,7 @@ def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size:
 
 
 def learning_rate_at(step: int, config: TransformerTrainConfig, last_step: int) -> float:
-    """Return the learning rate of `step`, where steps count from 1 and the training ends after `last_step`.
+    """Return the learning rate of a step. Steps count from 1, and the training ends after `last_step`.
 
     The rate grows linearly to R = `learning_rate` over W = `warmup_steps` steps. After that, until the last step L, it
     follows `train.schedule`:

@@ -42,7 +42,7 @@ def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Functio
 
 
 def sum_of_outputs(group: Group) -> Function:
-    """Return a function that all-reduces a partial output in forward and returns the gradient as it is in backward."""
+    """Return a function that all-reduces a partial output in forward and passes the gradient through in backward."""
     return lambda part: _SumOfOutputs.apply(part, group)
 
 

@@ -27,7 +27,7 @@ class Stage:
 
 
 class StageMaker:
-    """Builds the stages of a network for this rank. `held` has this rank's shards of parameters and buffers by name."""
+    """Builds the stages that compute a sharded network on this rank."""
 
     def __init__(self, traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> None:
         self._traced, self._plan, self._groups, self._held = traced, plan, groups, held
@@ -69,7 +69,7 @@ class StageMaker:
         )
 
     def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
-        """Return a function that computes one operator, or a product and its bias, and does the communication."""
+        """Return a function that computes one operator, or a product and its bias, including communication."""
         first, last = parts[0], parts[-1]
         before = self._before(first)
         if first is not last:

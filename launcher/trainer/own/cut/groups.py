@@ -33,7 +33,7 @@ class Groups(AbstractContextManager["Groups"]):
         transport: Transport = "backend",
         existing: Iterable[Group] = (),
     ) -> None:
-        """Prepare the process groups of a plan for `ranks` ranks. Groups in `existing` are used again.
+        """Prepare the process groups of a plan for `ranks` ranks. Groups in `existing` are reused.
 
         Raises:
             RefusedLayoutError: the world size is not a multiple of `ranks`.

@@ -57,7 +57,7 @@ def cuttings_for(
     search_mode: str = DYNAMIC_PROGRAMMING,
     costs: Costs | None = None,
 ) -> dict[str, Partition]:
-    """Return the partition of every operator over the ranks in a parallel mode.
+    """Choose the partition of every operator over the ranks in a parallel mode.
 
     The keys of `strategies` are operator or module names. They override strategies set in the network's code. A search
     uses `costs`, or default costs. In hybrid_parallel, `ranks` is the number of ranks of one replica.

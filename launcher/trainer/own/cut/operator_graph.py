@@ -230,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Replace a tensor that an operator changed in place by `value` in later calls. Raise for inputs and views.
+        """Use `value` in all later calls instead of a tensor that was changed in place. Raise for inputs and views.
 
         After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
         """

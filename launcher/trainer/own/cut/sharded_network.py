@@ -125,7 +125,7 @@ class ShardedNetwork(nn.Module):
         return [parameter._version for _, group in self._sums for parameter in group]  # noqa: SLF001 - as autograd counts changes
 
     def _of_copy(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return this replica's rows of a batch of all replicas. Return any other tensor unchanged."""
+        """Return this replica's rows if a tensor has the rows of all replicas. Return other tensors unchanged."""
         groups = self._groups
         if groups.copies == 1 or not shape or tuple(tensor.shape) != (groups.copies * shape[0], *shape[1:]):
             return tensor
@@ -179,7 +179,7 @@ class ShardedNetwork(nn.Module):
         return all_reduce(loss.detach().clone(), group).div_(self._groups.copies)
 
     def input_boxes(self) -> list[Box]:
-        """Return the index ranges of this rank's part of each input. The box of an unused input is empty."""
+        """Return the index ranges of this rank's part of each input. Unused inputs have an empty box."""
         return [Box((), ()) if wanted is None else wanted[2] for wanted in self._inputs]
 
     def box_held(self, name: str) -> Box:
@@ -248,7 +248,7 @@ def _gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
-    """Return this rank's part of a full tensor. Return a tensor that already is this part unchanged."""
+    """Return this rank's part of a full tensor. If the tensor already is this part, return it unchanged."""
     if tuple(tensor.shape) == shape:
         return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:

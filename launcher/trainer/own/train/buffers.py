@@ -13,7 +13,7 @@ from launcher.trainer.parallel.world import World
 
 
 class Buffers:
-    """The buffers of a network by name, and a copy for checkpoints. Checkpoints have the buffers of rank 0."""
+    """The buffers of a network by name, and a copy of rank 0's buffers for checkpoints."""
 
     def __init__(self, network: nn.Module) -> None:
         """Make all buffers contiguous, so that they can be written to. Shared buffers stay shared."""

@@ -140,7 +140,7 @@ class TransformerOpParallelConfig:
 
 @frozen
 class NetworkModel:
-    """The class names of network and optimizer. A training resumes only from checkpoints with the same classes."""
+    """The class names of network and optimizer. Training resumes only from checkpoints with the same classes."""
 
     network: str = ""  # class name
     optimizer: str = ""  # class name
@@ -148,7 +148,7 @@ class NetworkModel:
 
 @frozen
 class NetworkData:
-    """The order of the samples. A training resumes only from checkpoints with the same order."""
+    """The order of the samples. Training resumes only from checkpoints with the same order."""
 
     shuffle: bool = True
 
@@ -170,7 +170,7 @@ class NetworkTrainConfig:
 
 @frozen
 class NetworkSettings:
-    """The settings of a custom network's training, in the same sections as those of the bundled programs."""
+    """The settings for training a custom network, with the same sections as a bundled program."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
     data: NetworkData = field(default_factory=NetworkData)

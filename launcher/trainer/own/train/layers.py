@@ -78,7 +78,7 @@ class _Layers(nn.Module):
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return the random bits for dropout, which `begin` may have set. Return None if nothing is dropped."""
+        """Return the random bits for dropout from `begin`, or new ones. Return None if nothing is dropped."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
@@ -275,7 +275,7 @@ class Transformer(nn.Module):
 
     @property
     def streams_length(self) -> int:
-        """The sequence length of tensors that stages send: S, or S + T if there is a decoder."""
+        """The sequence length of the tensors between pipeline stages: S, or S + T if there is a decoder."""
         return self.src_seq_length + (0 if self.decoder is None else self.tgt_seq_length)
 
     def layers_on(self, stage: Stage) -> list[nn.Module]:
@@ -286,7 +286,7 @@ class Transformer(nn.Module):
         ]
 
     def keep(self, stage: Stage) -> None:
-        """Remove the layers of other pipeline stages. If a stage follows, `forward` returns the input of that stage."""
+        """Keep the layers of one pipeline stage. Except on the last stage, `forward` returns the next stage's input."""
         self.stage, kept = stage, {id(layer) for layer in self.layers_on(stage)}
         for layers in (self.encoder, self.decoder):
             if layers is not None:

@@ -173,7 +173,7 @@ def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
 
 
 def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
-    """Yield the ids of the parameters of `part`, except those of Transformer layers on other stages."""
+    """Yield the id of each parameter in `part`. Skip the Transformer layers of other stages."""
     elsewhere: set[int] = set()
     for module in part.modules() if stage.count > 1 else ():
         if isinstance(module, Transformer):

@@ -59,7 +59,7 @@ class LossMasks:
 
     @torch.no_grad()
     def counts(self, inputs: Sequence[Tensor], dtype: torch.dtype) -> dict[str, list[Tensor]]:
-        """Return the sum of each mask over a batch. The sums are listed by the path of the loss module."""
+        """Return the sum of each loss mask over a batch, grouped by loss module."""
         found: dict[str, list[Tensor]] = {}
         for path, mask in zip(self.paths, self.network(*(each.clone() for each in inputs)), strict=True):
             found.setdefault(path, []).append(mask.to(torch.promote_types(dtype, torch.float32)).sum())

@@ -152,7 +152,7 @@ class DividedNetwork:
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
-        """Trace the network. If this fails, return None for one pipeline stage, and raise an error for several."""
+        """Trace the network. If tracing fails, return None, or raise an error if there are several pipeline stages."""
         pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
@@ -229,7 +229,7 @@ class DividedNetwork:
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
-        """Return the loss of `inputs`, which are rows of `batch`. As in training, masks are summed over `batch`."""
+        """Return the loss of some rows of `batch`, normalised by the loss masks of the full batch as in training."""
         masks = self._masks[network.training]
         if masks is not None and batch is not None:
             share = len(inputs[0]) / len(batch[0])

@@ -105,7 +105,7 @@ def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = E
 
 
 def sizes_of(dims: Dims, shape: Sequence[int]) -> dict[str, int]:
-    """Return the size of each index letter. `dims` has a letter or None for each dim of `shape`."""
+    """Return a dict from index letters to sizes. Dims without a letter are left out."""
     return {index: size for index, size in zip(dims, shape, strict=True) if index is not None}
 
 

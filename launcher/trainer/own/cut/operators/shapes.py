@@ -107,5 +107,5 @@ def _larger(shape: Sequence[int]) -> list[int]:
 
 
 def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return sizes or dims as one tuple. Like in torch, callers may pass them separately or as one sequence."""
+    """Return sizes or dims as one tuple. As in torch, callers may pass them separately or as one sequence."""
     return tuple(values[0]) if len(values) == 1 and isinstance(values[0], tuple | list | torch.Size) else values

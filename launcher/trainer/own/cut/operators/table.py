@@ -93,7 +93,7 @@ def _conv2d(module: nn.Conv2d) -> Described:
 
 
 def _with(name: str, *attributes: str, options: Sequence[str] = ()) -> Callable[[Any], Described]:
-    """Return a function that describes a module as a call of `name` with the module's attributes as arguments."""
+    """Return a function that describes a module as a call of the function `name` with the module's attributes."""
 
     def describe(module: Any) -> Described:
         description = partial(_BY_NAME[name], **{option: getattr(module, option) for option in options})
@@ -153,7 +153,7 @@ def described_module(module: nn.Module) -> Described | None:
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return the result of a call that tracing can answer, such as a shape, as a 1-tuple. Otherwise return None.
+    """Return a 1-tuple with the result of a call that tracing can answer, such as a shape. Otherwise return None.
 
     Calls that return the tensor itself, such as `contiguous`, are also known.
     """
