@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files, own_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank of a training with these command-line arguments; return its exit code (see `exit_code_of`)."""
+    """Run one rank of a training with these command-line arguments, and return its exit code."""
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):  # printing must not fail if the locale cannot encode a character
         if isinstance(stream, io.TextIOWrapper):
@@ -63,7 +63,7 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def exit_code_of(work: Callable[[], object]) -> int:
-    """Call `work`. Return 0, a TlaunchError's exit code, or 1 after printing the traceback of any other exception."""
+    """Call `work` and return an exit code for the process. Print the error if `work` raises one."""
     try:
         work()
     except TlaunchError as error:
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """End the process with `exit_code`; if it is not 0, without cleanup.
+    """Exit with `exit_code`. If it is not 0, exit without cleanup.
 
     Cleanup closes connections, and the peers would then fail with errors that hide this rank's error.
     """

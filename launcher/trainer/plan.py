@@ -51,7 +51,7 @@ PLAN: tuple[tuple[str, Style], ...] = (
 def placements(
     model: Transformer, model_parallel: Group, parallel: ParallelConfig | None = None
 ) -> dict[str, Placement]:
-    """Return the shard of each parameter that this rank holds. `model` is complete or has only some pipeline stages."""
+    """Return this rank's shard of each parameter of `model`, which may have only some of the pipeline stages."""
     styles = dict(_planned(model, parallel))
     found = {}
     for name, parameter in model.named_parameters():
@@ -62,7 +62,7 @@ def placements(
 
 
 def placement_of(full: Tensor, dim: int | None, model_parallel: Group) -> Placement:
-    """Return this rank's part of the parameter `full`: a slice along `dim`, or the full parameter if `dim` is None."""
+    """Return this rank's shard of a parameter along `dim`, or the full parameter if `dim` is None."""
     if dim is None or model_parallel.size == 1:
         return Placement.uncut(full.shape, model_parallel)
     return Placement.cut(full.shape, dim, *part_bounds(full.shape[dim], model_parallel))
@@ -78,7 +78,7 @@ def apply_plan(
     dtype: torch.dtype,
     parallel: ParallelConfig | None = None,
 ) -> dict[str, Placement]:
-    """Turn a complete `model` on the meta device into this rank's part, with initial weights, on `device`.
+    """Reduce a complete model on the meta device to this rank's part, and initialise its weights on `device`.
 
     The weights are the same for every layout of ranks. Returns the placement of each parameter in the part.
     """
@@ -99,7 +99,7 @@ def apply_plan(
 
 
 def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
-    """Remove all layers of a complete model except those of `stages`, the pipeline stages of this rank."""
+    """Remove all layers of a complete model that do not belong to the given pipeline stages."""
     if not any(stage.is_first for stage in stages):
         del model.source_embedding, model.target_embedding
     if not any(stage.is_first or stage.is_last for stage in stages):
@@ -118,7 +118,7 @@ def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
 
 
 def copied(stages: Sequence[Stage]) -> frozenset[str]:
-    """Return the names of the parameters that a rank with these stages has only as a copy; another rank owns them.
+    """Return the names of the parameters that these stages use but another stage owns.
 
     The matrix shared by embeddings and head belongs to the first stage; the last stage has a copy of it.
     """
@@ -127,7 +127,7 @@ def copied(stages: Sequence[Stage]) -> frozenset[str]:
 
 
 def chunk_of(held: Transformer, whole: Transformer, stage: Stage) -> Transformer:
-    """Return one stage of this rank's model `held` as a separate model, made of the modules of `held`.
+    """Return one pipeline stage of this rank's model as a separate model with the same modules.
 
     `whole` is a complete model, which this modifies and returns.
     """

@@ -42,7 +42,7 @@ WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.mode
 def gather(
     world: World, tensors: Mapping[str, Tensor], placements_at: Callable[[Coordinate], Mapping[str, Placement]]
 ) -> dict[str, Tensor] | None:
-    """Gather the full tensors on rank 0's CPU; return them on rank 0, and None on other ranks. All must call it.
+    """Gather the full tensors on the CPU of rank 0. Return None on other ranks. All ranks must call it.
 
     `tensors` are this rank's shards. `placements_at` returns the shards of the rank at a coordinate, in the order in
     which that rank sends them. Each rank of the first data-parallel replica sends one message, in rank order. A rank
@@ -81,7 +81,7 @@ def save_model(
     tokenizer: bytes | None,
     facts: dict[str, Any],
 ) -> None:
-    """Write a model directory atomically: first a temporary directory, which is then renamed to `directory`.
+    """Write a model directory atomically, by renaming a temporary directory to `directory`.
 
     `program` is the recipe's name, and `settings` are its settings. `facts` are stored in config.json under "training".
 
@@ -97,7 +97,7 @@ def save_model(
 
 
 def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] | None:
-    """Return the weights and buffers that `save_model` wrote to `directory` for this program and these settings.
+    """Load the weights and buffers that `save_model` wrote for this program and these settings.
 
     Returns None if there is no model, or if it has another program or other settings.
 
@@ -132,7 +132,7 @@ def check_can_save(directory: Path) -> None:
 
 
 def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings, Tokenizer]:
-    """Load a model directory on the CPU; return the model in evaluation mode, its settings and its tokenizer.
+    """Load a model directory. Return the model in evaluation mode on the CPU, its settings and its tokenizer.
 
     Raises:
         UnreadableError: a file is missing or damaged.
@@ -157,7 +157,7 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors of reading or parsing `path` inside `with` into an UnreadableError."""
+    """Convert errors in reading or parsing `path` inside the `with` block to an UnreadableError."""
     try:
         yield
     except OSError as error:

@@ -43,7 +43,7 @@ from launcher.trainer.telemetry.step_time import loading
 
 @frozen
 class NonFiniteReport:
-    """The parameter and the sentence pairs that may have caused a non-finite gradient, the same on every rank."""
+    """The parameter and sentence pairs that may have caused a non-finite gradient. The report is equal on all ranks."""
 
     parameter: str | None  # first in the model with a non-finite gradient norm; None: only the total norm overflows
     pairs: tuple[int, ...]  # indices in the global batch: of micro batches with a non-finite loss, or of all if none
@@ -64,7 +64,7 @@ class StepResult:
 
 
 class Session:
-    """One rank's part of the Transformer and its optimizer. All ranks train and validate together."""
+    """One rank's part of the Transformer and its optimizer, with methods to train and validate."""
 
     def __init__(self, settings: TransformerSettings, world: World) -> None:
         self.settings, self.world = settings, world
@@ -105,7 +105,7 @@ class Session:
         self._padding_share = 0.0  # of the last batch
 
     def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
-        """Choose the kernels of the linear layers from the first global batches of the training.
+        """Choose kernels for the linear layers that suit the first global batches of the training.
 
         If there are at least two, and their matrices have the same numbers of rows, these numbers get dedicated
         kernels: most likely all sentences have one length, also in later batches. Only the first batches decide, so
@@ -146,7 +146,7 @@ class Session:
         return StepResult(loss, norm, token_count(examples), self._padding_share, self.optimizer.votes, suspects)
 
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
-        """Run forward and backward on a global batch, without a step; return its mean loss. For tests of gradients.
+        """Run forward and backward on a global batch without an optimizer step, and return the mean loss.
 
         The sum of the gradients over the data-parallel ranks is the gradient of the mean loss.
         """
@@ -183,7 +183,7 @@ class Session:
 
     @torch.no_grad()
     def validate(self, examples: Sequence[Example]) -> float:
-        """Return the mean loss per target token in nats, without smoothing or dropout. All ranks must call it."""
+        """Return the mean loss per target token in nats, without label smoothing or dropout. All ranks must call it."""
         schedule = forward_only(
             self.world.place.layout.micro_batches, stage_count=self.world.pp.size, chunks=len(self._chunks)
         )
@@ -197,9 +197,9 @@ class Session:
     def _run(
         self, schedule: Schedule, examples: Sequence[Example], smoothing: float, step: int | None = None
     ) -> Tensor:
-        """Run `schedule`; return each micro batch's share of the mean loss. Without `step` there is no dropout.
+        """Run a pipeline schedule on a batch, and return the contribution of each micro batch to the mean loss.
 
-        The shares are zeros, except on the last stage.
+        On stages before the last the contributions are zeros. Without `step` there is no dropout.
         """
         world = self.world
         with loading:
@@ -225,7 +225,7 @@ class Session:
         index: int,
         received_BUD: Tensor | None,
     ) -> Tensor:
-        """Compute micro batch `index` in stage `chunk` of this rank; return the next stage's input, or the loss.
+        """Compute one micro batch in a pipeline stage of this rank, and return the next stage's input or the loss.
 
         Messages between stages have U = S + T positions: the encoder's states, then the decoder's.
         """
@@ -276,6 +276,6 @@ def model_shapes(settings: TransformerSettings) -> dict[str, tuple[int, ...]]:
 
 
 def meta_model(settings: TransformerSettings) -> Transformer:
-    """Return the complete single-device model on the meta device: names and shapes without storage."""
+    """Return the complete single-device model on the meta device, which has names and shapes but no storage."""
     with torch.device("meta"):
         return Transformer(settings.model, settings.data)

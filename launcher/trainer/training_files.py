@@ -11,7 +11,7 @@ from launcher.core.run_dir import RunDir
 
 
 def own_run() -> RunDir | None:
-    """Return the directory of the run that this process belongs to, or None outside a run of tlaunch."""
+    """Return the run directory of this process, or None if `tlaunch run` did not start it."""
     root = os.environ.get(TLAUNCH_RUN_DIR)
     return RunDir(Path(root)) if root else None
 

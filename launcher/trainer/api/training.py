@@ -73,7 +73,7 @@ def train(
     parts_may_differ: bool = False,
     check_gradients: bool = False,
 ) -> dict[str, Tensor] | None:
-    """Train a network on all ranks of a run; return its weights and buffers on rank 0, None on others.
+    """Train a network on all ranks of a run. Return its weights and buffers on rank 0, and None on other ranks.
 
     All ranks must call it.
 
@@ -148,7 +148,7 @@ def _trained(
         trained: list[dict[str, Tensor]] = []
 
         def trained_before() -> bytes:
-            """Return b"1" and load the model into `trained` if an earlier attempt of the run saved it, else b""."""
+            """Load the model if an earlier attempt of the run saved it. Return b"1" if it did, and b"" otherwise."""
             if files.output is None or attempt_in(os.environ) == 0:
                 return b""
             if (found := model_of(files.output, NAME, settings)) is not None:
@@ -216,7 +216,7 @@ def _check_arguments(
 
 
 def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> TransformerOpParallelConfig:
-    """Return `given` if it is set, else the configuration of the network's modules, else the run's.
+    """Return `given`. If it is None, return the configuration of the network's modules, or else of the run.
 
     Raises:
         UsageError: modules of the network have different configurations.
@@ -285,7 +285,7 @@ def _parallel_settings(
 
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
-    """Return the paths of model and checkpoints: in `output` if given, else in the run directory if there is one."""
+    """Return the paths of the model and the checkpoints, which are in `output` or else in the run directory."""
     run_dir = own_run()
     own = run_dir if output is None else RunDir(Path(output))  # with the names that they have in a run directory
     resumed = None if resume is None else _resumed(Path(resume), run_dir)
@@ -295,7 +295,7 @@ def _files(output: Path | str | None, resume: Path | str | None) -> Files:
 
 
 def _resumed(resume: Path, run_dir: RunDir | None) -> Path:
-    """Return the path to resume from. A run's name is looked up next to this run; `latest` is the newest other run."""
+    """Return the path to resume from. `resume` is a path, the name of a run, or `latest` for the newest other run."""
     if run_dir is None:
         return resume
     found = resume if resume.exists() else run_dir.root.parent / resume

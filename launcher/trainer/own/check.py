@@ -45,7 +45,7 @@ EQUAL_PARTS = (
 
 
 class NotComparedError(Exception):
-    """The losses cannot be compared: the network raises an error, or its loss differs between equal calls."""
+    """The losses cannot be compared, because the network raises an error or its loss is random."""
 
 
 def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
@@ -56,7 +56,7 @@ def called(network: nn.Module, rows: Rows, batch: Rows | None) -> Tensor:
 
 @frozen
 class Comparison:
-    """Options for comparing a network's loss on a batch with its losses on the parts."""
+    """Options for comparing the loss of a batch with the losses of its parts."""
 
     loss: Loss = called
     keeps_norms: bool = False  # put batch norms into evaluation mode, so that parts are not normalised separately
@@ -76,7 +76,7 @@ def checked_division(
     may_differ: bool,
     remarks: Sequence[str] = (),
 ) -> list[str]:
-    """Raise if the network's loss depends on how a batch is divided; return the remarks to log.
+    """Check that the network's loss does not depend on how a batch is divided, and return remarks for the log.
 
     With `may_differ` a difference does not raise; it is added to the remarks. The result starts with `remarks`.
 
@@ -93,7 +93,7 @@ def checked_division(
 
 
 def difference(network: nn.Module, divisions: Iterable[Division], how: Comparison = PLAIN) -> str:
-    """Return a description of the first batch whose loss differs from the mean of the losses of its parts.
+    """Describe the first batch whose loss differs from the mean loss of its parts.
 
     Return "" if the losses of all batches agree, except for rounding. Buffers, and gradients on request, must agree
     too.
@@ -122,7 +122,7 @@ def _of_trial(
     *,
     is_evaluated: bool,
 ) -> str:
-    """Return the first difference found with a copy of the network in `dtype`, or in its own dtype if that fails."""
+    """Compare the losses of a copy of the network in `dtype`. If that fails, use the network's own dtype."""
     try:
         trial = copied(network, dtype, noise)
         turn_off_dropout(trial, with_norms=how.keeps_norms)
@@ -138,7 +138,7 @@ def _of_trial(
 
 
 def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Return the first difference, in evaluation mode if the losses are random otherwise; raise if they always are."""
+    """Return the first difference between a batch and its parts. If the loss is random, try evaluation mode."""
     words = _difference(network, division, how)
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
@@ -159,7 +159,7 @@ def _draws(network: nn.Module, division: Division, how: Comparison) -> bool:
 
 
 def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
-    """Return a description of the first loss, gradient or buffer that the division of a batch changes, or ""."""
+    """Describe the first loss, gradient or buffer that differs between a batch and its parts, or return ""."""
     gradients = how.gradients and network.training
     with Precision() as precision:
         whole = outcome_of(network, [division.whole], how.loss, gradients=gradients)
@@ -175,7 +175,7 @@ def _difference(network: nn.Module, division: Division, how: Comparison) -> str:
 def _values(
     network: nn.Module, division: Division, whole: Outcome, of_ranks: Sequence[Outcome]
 ) -> Iterator[tuple[str, float, str, float, str, float]]:
-    """Yield the numbers to compare as (words, the batch's, words, the parts', words, tolerance in rounding errors)."""
+    """Yield the pairs of numbers to compare, each with a tolerance and the text of the error message."""
     losses = [each for outcome in of_ranks for each in outcome.losses]
     rows, parts = len(division.whole[0]), f"{len(losses)} parts of {len(division.parts[0][0][0])}"
     mean, no_mean, largest_loss = f"; the mean over {parts} is", "is not a mean over rows", max(1.0, *map(abs, losses))
@@ -195,13 +195,13 @@ def _values(
 
 
 def _furthest(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Return the two elements, at the same index of two flat tensors, that differ most."""
+    """Return the elements of two flat tensors at the index where they differ most."""
     at = int((one - other).abs().nan_to_num().argmax())
     return float(one[at]), float(other[at])
 
 
 def _pairs(network: nn.Module, *buffers: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield each buffer's name and flat values in two states. Skip empty buffers and buffers whose shape changed."""
+    """Yield the name of each buffer and its values in two states, as flat tensors. Skip empty and reshaped buffers."""
     for name, before in network.state_dict().items():
         states = [each[name] for each in buffers if name in each and each[name].shape == before.shape]
         if len(states) == 2 and before.numel():

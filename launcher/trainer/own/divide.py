@@ -21,14 +21,14 @@ SMALL_BATCHES, SMALL_ROWS = 6, 8  # further batches to check, and their rows
 
 @frozen
 class Division:
-    """A batch and its parts. `parts[rank]` lists a rank's parts in the order it computes them."""
+    """A batch and its parts. `parts[rank]` lists the parts of one rank in the order of computation."""
 
     whole: Rows
     parts: Sequence[Sequence[Rows]]
 
 
 def check_layout(layout: Layout, batch_size: int) -> None:
-    """Check that a batch divides into equal micro batches for the data-parallel ranks.
+    """Check that a batch can be divided into equal micro batches for the data-parallel ranks.
 
     Raises:
         RefusedLayoutError: it does not. The hint has the nearest valid batch sizes.
@@ -58,7 +58,7 @@ def micro_batches(rows: int, layout: Layout, coordinate: Coordinate) -> list[sli
 def divisions_to_check(
     samples: int, batch_size: int, layout: Layout, collate: Callable[[Sequence[int]], Rows]
 ) -> Iterator[Division]:
-    """Yield batches and their parts, to check that a batch's loss is the mean of the losses of its parts.
+    """Yield batches and their parts, to check that the loss of a batch is the mean loss of its parts.
 
     The parts of the first batch have the size of the training's micro batches; other batches are small. To save time,
     a batch may have fewer parts than in training. Rows are chosen at random, since neighbouring ones may be similar.
@@ -77,7 +77,7 @@ def divisions_to_check(
 
 
 def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
-    """Return one replica's inputs: its rows of inputs whose first dim is a multiple of the batch size, others in full.
+    """Return one replica's share of the inputs. Inputs without a batch dim are returned in full.
 
     Raises:
         RefusedLayoutError: the batch size, the first dim of the first input, is not divisible by `copies`.

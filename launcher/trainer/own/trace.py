@@ -55,7 +55,7 @@ class _Tracer(fx.Tracer):
         is_module: bool,
         concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Return the forward and its proxy arguments, with one proxy for each item of `*args`."""
+        """Return the forward function and its proxy arguments, with one proxy for each item of `*args`."""
         function, given = super().create_args_for_root(root_fn, is_module, concrete_args)
         for place, each in enumerate(given):
             name = str(each.node.target) if isinstance(each, fx.Proxy) and each.node.op == "placeholder" else ""
@@ -77,12 +77,12 @@ class _Tracer(fx.Tracer):
 
 
 def variable_names(name: str, count: int) -> tuple[str, ...]:
-    """Return the names of the `count` inputs that replace `*name`."""
+    """Return names for the `count` inputs that a network takes as `*name`."""
     return tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
 class _InPlace(fx.Proxy):
-    """A proxy that records `x += y` as a call of `operator.iadd`, or as the marked call of `operator.add`."""
+    """A proxy that records in-place operators such as `x += y`."""
 
     def called(self, other: Any, *, function: Callable[..., Any]) -> fx.Proxy:
         keeps = self.tracer.how.keeps_in_place  # type: ignore[attr-defined] # a _Tracer
@@ -99,7 +99,7 @@ for _name in _NAMES:
 
 
 def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str, Any]]:
-    """Trace a network twice; return its torch.fx nodes, and the constants in its code under torch.fx's names.
+    """Trace a network, and return its torch.fx nodes and the constants in its code by name.
 
     Raises:
         UsageError: the network cannot be traced, its calls differ between two forwards, or it has hooks or
@@ -162,12 +162,12 @@ def line_of_caller() -> str:
 
 
 def text_of(nodes: Iterable[fx.Node]) -> list[str]:
-    """Return one line of text for each node. Two traces are equal if their lines are."""
+    """Return one line of text for each node, to compare two traces."""
     return [f"{node.op} {node.target} {node.args} {node.kwargs}" for node in nodes]
 
 
 def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return True if two traces have the same constants. Tensors on the meta device have no values to compare."""
+    """Return True if two traces have equal constants. The values of meta tensors are not compared."""
     return one.keys() == other.keys() and all(
         value is other[name] or not isinstance(value, Tensor) or value.is_meta or torch.equal(value, other[name])
         for name, value in one.items()
@@ -175,7 +175,7 @@ def _are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 class WithLoss(nn.Module):
-    """A network and its loss as one module, called with the network's input and the label.
+    """A module that computes the loss of a network. It is called with the network's input and the label.
 
     Messages name the network's modules without the prefix `network.`; see `own_name`.
     """
@@ -190,10 +190,10 @@ class WithLoss(nn.Module):
 
 
 def class_name(network: nn.Module) -> str:
-    """Return the name of the network's class; for `WithLoss`, the class of the wrapped network."""
+    """Return the class name of the network, or of the network that a `WithLoss` wraps."""
     return type(network.network if isinstance(network, WithLoss) else network).__name__
 
 
 def own_name(network: nn.Module, path: str) -> str:
-    """Return the user's name for the module at `path`: the path without the prefix that `WithLoss` adds."""
+    """Return the path of a module without the prefix that `WithLoss` adds."""
     return path.removeprefix("network.") if isinstance(network, WithLoss) else path

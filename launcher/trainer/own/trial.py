@@ -37,7 +37,7 @@ class Outcome:
 def outcome_of(
     network: nn.Module, parts: Sequence[Rows], loss: Loss, batch: Rows | None = None, *, gradients: bool = False
 ) -> Outcome:
-    """Return the losses of `parts`, computed in order with one copy of the network.
+    """Compute the losses of `parts` in order with one copy of the network.
 
     Autograd is always enabled, since code may check `torch.is_grad_enabled()`. Activations are kept only if `gradients`
     is set or the network computes gradients itself.
@@ -79,9 +79,9 @@ def _none_kept(_: Any) -> Tensor:
 
 
 def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
-    """Return the code line that first uses torch's random generator in a call, and a buffer that the call changes.
+    """Call the network to find the first code line that draws random numbers, and a buffer that the call changes.
 
-    Each is "" if there is none. The call may change the network. Its errors are ignored.
+    Each is "" if there is none. The call may change the network. Errors of the network are ignored.
     """
     before = {name: buffer.clone() for name, buffer in network.named_buffers()}
     with kept_generators(), suppress(Exception), _Draws() as draws:  # training reports the network's errors
@@ -93,7 +93,7 @@ def seen_in_a_call(network: nn.Module, rows: Rows) -> tuple[str, str]:
 
 
 def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
-    """Return a copy on the CPU, in float64 if `dtype` is, with random noise of relative size `noise` on its weights."""
+    """Copy a network to the CPU, in float64 if `dtype` is float64, and add random noise to its weights."""
     generator = torch.Generator().manual_seed(0)
     made = copy.deepcopy(network).cpu()
     if dtype == torch.float64:
@@ -106,7 +106,7 @@ def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
 
 
 def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
-    """Put submodules whose classes are torch's or tlaunch's into evaluation mode; batch norms only if `with_norms`."""
+    """Turn off dropout by evaluation mode in torch's and tlaunch's modules. Skip batch norms unless `with_norms`."""
     for module in list(network.modules())[1:]:
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
         if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):
@@ -121,7 +121,7 @@ def generators() -> tuple[Any, ...]:
 
 @contextmanager
 def kept_generators() -> Iterator[None]:
-    """Restore the global random generators of Python, NumPy and torch on the CPU on exit."""
+    """Restore the CPU random generators of Python, NumPy and torch on exit."""
     of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - likewise
     try:
         with torch.random.fork_rng(devices=[]):
@@ -145,7 +145,7 @@ class _Calls(TorchFunctionMode):
 
 
 class Precision(_Calls):
-    """A mode that records the lowest precision of all results that depend on parameters."""
+    """A mode that records the lowest precision of all results that require gradients."""
 
     _eps = torch.finfo(torch.float64).eps
 
@@ -163,7 +163,7 @@ class Precision(_Calls):
 
 
 class _Draws(_Calls):
-    """A mode that records the code line that first draws from torch's random generator."""
+    """A mode that records the first line of code that uses torch's random generator."""
 
     place = ""
 

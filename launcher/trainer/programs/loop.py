@@ -40,7 +40,7 @@ WARM_UP_STEPS = 3  # steps before the profiler's trace; they open connections an
 def run(
     make: Callable[[], Program[AnyBatch, AnyResult]], checkpoints: CheckpointConfig, world: World, files: Files
 ) -> dict[str, Tensor] | None:
-    """Train the program that `make` creates; return the trained weights on rank 0, and None on other ranks.
+    """Train the program that `make` creates. Return the trained weights on rank 0, and None on other ranks.
 
     First checks that the model can be saved. All ranks must call it.
 
@@ -95,7 +95,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
 
 
 class _StepReports(Generic[AnyBatch, AnyResult]):
-    """Reports each step: writes metrics, the heartbeat, a log line, and lines about profile and strategy report."""
+    """Reports each training step in the metrics, the heartbeat and the log."""
 
     def __init__(self, program: Program[AnyBatch, AnyResult], metrics: Metrics, recorder: StepRecorder) -> None:
         self._program, self._metrics, self._recorder = program, metrics, recorder
@@ -106,7 +106,7 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         self.profiler = StepProfiler(program.settings.train.profile_steps, path, world.device)
 
     def stepped(self, batch: AnyBatch, result: AnyResult, spent: StepTime, learning_rate: float) -> None:
-        """Write the metrics, heartbeat and log lines of a step; only metrics if its gradient is not finite."""
+        """Write the metrics, heartbeat and log lines of a step. If the gradient is not finite, write only metrics."""
         program = self._program
         self._metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
@@ -129,7 +129,7 @@ def _run_steps(
     recorder: StepRecorder,
     first_step: int,
 ) -> tuple[int, float | None]:
-    """Train from `first_step` to the end; return the last step, and the last validation loss.
+    """Train from `first_step` to the end, and return the last step and the last validation loss.
 
     The loss is NaN if no step was validated, and None if the program has no validation data.
     """
@@ -176,7 +176,7 @@ def _run_steps(
 
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
-    """Return the state of early stopping at `step`. If SIGTERM prevented the validation of `step`, validate now."""
+    """Return the state of early stopping. If the training ended before it validated `step`, validate now."""
     stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
     if stopping.validations.is_due:
         loss = _validated(program, metrics, step)
@@ -188,7 +188,7 @@ def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: S
 def _nothing_left(
     program: Program[AnyBatch, AnyResult], metrics: Metrics, stopping: EarlyStopping, step: int
 ) -> float | None:
-    """Log why there are no steps after `step`, and validate its state. All ranks must call it."""
+    """Log why there is nothing left to train after `step`, and validate the model. All ranks must call it."""
     counted = "train.steps and train.epochs count from the beginning of the training"
     told = stopping.log_line() if stopping.is_over else counted
     say_of_all(f"nothing is left to train after step {step}: {told}", program.world)
@@ -196,7 +196,7 @@ def _nothing_left(
 
 
 def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: int) -> float | None:
-    """Validate the state after `step`; log, record and return its loss. All ranks must call it."""
+    """Validate the model after `step`, and log, record and return the loss. All ranks must call it."""
     found = program.validate()
     if found is None:
         return None
@@ -206,7 +206,7 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
 
 
 class EarlyStopping:
-    """Decides when to stop: after `patience` validations in a row without a lower loss. All ranks decide the same."""
+    """Stops after `patience` validations in a row without a lower loss. All ranks make the same decision."""
 
     def __init__(self, patience: int, validations: Validations) -> None:
         """Continue from the counts in `validations`. A `patience` of 0 turns early stopping off."""
@@ -228,7 +228,7 @@ class EarlyStopping:
         self.validations = Validations(lowest, since)
 
     def missed(self) -> None:
-        """Record that the current state is not validated. A run that resumes from it validates it first."""
+        """Record that the current state is not validated. A run that resumes from this state validates it first."""
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def log_line(self) -> str:
@@ -238,13 +238,13 @@ class EarlyStopping:
 
 
 class StepProfiler:
-    """A profiler that writes a trace of `steps` steps of this rank, after the first three, to one file.
+    """A profiler that writes a trace of some steps of this rank to a file. The first three steps are not traced.
 
     With 0 steps it does nothing.
     """
 
     def __init__(self, steps: int, path: Path | None, device: torch.device) -> None:
-        """Prepare to write the trace to `path`. If that is None, nothing is traced, and a log line gives the reason."""
+        """Prepare to trace `steps` steps. If `path` is None, nothing is traced, and a log line gives the reason."""
         self._left = steps
         self._path = path
         self._steps = 0
@@ -255,7 +255,7 @@ class StepProfiler:
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Start or end the trace if it is time after this step; return a log line about it, or "". Never raises."""
+        """Count a step, and start or end the trace if it is time. Return a log line about the trace, or ""."""
         if not self._left:
             return ""
         if self._path is None:
@@ -268,7 +268,7 @@ class StepProfiler:
         return self.end() if is_over else ""
 
     def end(self) -> str:
-        """Write the trace, if one is running; return a log line with its path or the error, or "". Never raises."""
+        """Write the trace if it is not written yet. Return a log line with the path or the error, or ""."""
         if not self._left:
             return ""
         self._left = 0

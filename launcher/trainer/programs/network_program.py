@@ -53,7 +53,7 @@ class NetworkTraining(ABC):
     def train_step(
         self, inputs: tuple[Tensor, ...], learning_rate: float, votes: Callable[[], tuple[float, ...]], *, count: int
     ) -> NetworkResult:
-        """Train one step on this replica's share `inputs` of a global batch of `count` rows. All ranks must call it.
+        """Train one step on this replica's share of a global batch of `count` rows. All ranks must call it.
 
         `votes` returns numbers to sum over all ranks along with the gradient norm; the sums are in the result.
         """
@@ -65,15 +65,15 @@ class NetworkTraining(ABC):
 
     @abstractmethod
     def forward_and_backward(self, inputs: tuple[Tensor, ...], count: int) -> Tensor:
-        """Compute gradients; return this replica's summand of the mean loss over the global batch of `count` rows."""
+        """Run forward and backward, and return this replica's contribution to the mean loss of the global batch."""
 
     @abstractmethod
     def settle_buffers(self) -> None:
-        """Copy the model's current buffers to `buffers`, equal on all ranks, for saving. All ranks must call it."""
+        """Copy the model's buffers to `buffers` for saving, with equal values on all ranks. All ranks must call it."""
 
     @abstractmethod
     def take_buffers(self) -> None:
-        """Copy `buffers`, which have been read from a checkpoint, to the model."""
+        """Copy the restored values in `buffers` to the model."""
 
     @abstractmethod
     def full_model(self, make: Callable[[], nn.Module]) -> AbstractContextManager[nn.Module]:
@@ -84,10 +84,10 @@ class NetworkTraining(ABC):
 
     @abstractmethod
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return a recorder that writes one step's operators and collectives to `path`, or does nothing if None."""
+        """Return a recorder that writes the operators and collectives of one step to `path`."""
 
     def strategies_line(self) -> str:
-        """Return a log line with the operators' sharding strategies, or "" if there are none."""
+        """Return a log line with the sharding strategies of the operators, or "" if there are none."""
         return ""
 
 
@@ -104,7 +104,7 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
         return self._training.step_recorder(path, self.name, attempt)
 
     def say_layout(self, *more: str) -> None:
-        """Log the layout of ranks, and `more` words. If operators are sharded over all ranks, log only their number."""
+        """Log the layout of ranks. If operators are sharded over all ranks, log only the number of ranks."""
         place, mode = self.world.place, self.settings.parallel.mode
         is_one_group = place.layout.mp == place.world_size > 1 and mode != HYBRID
         layout = f"{place.world_size} ranks" if is_one_group else str(place.layout)
@@ -115,7 +115,7 @@ class NetworkProgram(Program[AnyBatch, NetworkResult]):
 
 
 def plan_groups(settings: Any, world: World) -> Groups:
-    """Return the process groups for a sharding plan over one replica's ranks. Raises the errors of `Groups`."""
+    """Return the process groups for a sharding plan over the ranks of one replica."""
     place, transport = world.place, cast("Transport", settings.parallel.transport)
     existing = (world.mp, world.dp)
     return Groups(

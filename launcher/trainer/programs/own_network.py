@@ -41,7 +41,7 @@ NAME = OWN_NETWORK  # in checkpoints and saved models
 
 
 class OwnNetwork(Program[SampleBatch, NetworkResult]):
-    """The training of a custom network on one rank, as a program that `programs/loop.py` runs."""
+    """A program for the training loop, which trains a custom network on one rank."""
 
     name = NAME
     optimizer: ShardedOptimizer
@@ -56,7 +56,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         world: World,
         **checks: bool,
     ) -> None:
-        """Create this rank's part of `network`, which is modified. All ranks must call it with the same arguments.
+        """Reduce `network` in place to this rank's part. All ranks must call it with the same arguments.
 
         `checks` are the options of `DividedNetwork`.
 
@@ -130,7 +130,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
 
     def _check_equal(self, loss: Tensor) -> None:
-        """Raise if model-parallel ranks compute different losses, as networks that cannot be traced might."""
+        """Raise if the model-parallel ranks compute different losses. This can happen if a network is not traced."""
         self._compares_losses = False
         mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
         if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
@@ -142,9 +142,9 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:
-        """Run `schedule` on the samples `numbers`; return each micro batch's share of the mean loss.
+        """Run a pipeline schedule on some samples, and return the contribution of each micro batch to the mean loss.
 
-        On stages before the last the shares are zeros. Without `step` there is no dropout.
+        On stages before the last the contributions are zeros. Without `step` there is no dropout.
         """
         world, layout = self.world, self.world.place.layout
         with loading:
@@ -171,7 +171,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
     @torch.no_grad()
     def validate(self) -> Validated | None:
-        """Return the mean loss of all full validation batches; None without validation data. All ranks must call it."""
+        """Return the mean loss over the validation data, or None if there is none. All ranks must call it."""
         if self._validation is None:
             return None
         size, total = self.settings.train.batch_size, 0.0
@@ -194,7 +194,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         self._divided.buffers.take()
 
     def weights(self) -> dict[str, Tensor] | None:
-        """Return a state dict for the original network on rank 0, None on other ranks."""
+        """Return a state dict for the original network on rank 0, and None on other ranks."""
         found = gather(self.world, self._owned, self._placements)
         return None if found is None else self._divided.state(found)
 
@@ -204,7 +204,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
 
 
 def _check_equal(network: nn.Module, digests: Sequence[str], settings: NetworkSettings, world: World) -> None:
-    """Raise on all ranks if any rank's network, settings or sample digests differ from rank 0's."""
+    """Raise on all ranks if the network, the settings or the samples differ between ranks."""
     shapes = [(name, tuple(each.shape), each.dtype) for name, each in network.named_parameters()]
     hint = "call `train` with the same arguments on every rank; it gives each rank its share of the batch"
     for what, content in (

@@ -23,7 +23,7 @@ from launcher.trainer.telemetry.step_time import StepTime
 
 
 class Batch(Protocol):
-    """A global batch: the data of one optimizer step on all ranks. Numbers count from 1."""
+    """A global batch: the data of one optimizer step on all ranks. Epochs and steps count from 1."""
 
     @property
     def epoch(self) -> int: ...
@@ -83,15 +83,15 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
     @abstractmethod
     def batches(self, first_step: int) -> Iterator[AnyBatch]:
-        """Yield the batches of the training from `first_step` on. They are the same after a resume."""
+        """Yield the batches of the training from `first_step` on. A resumed training gets the same batches."""
 
     @abstractmethod
     def learning_rate(self, batch: AnyBatch) -> float:
-        """Return the learning rate for a batch's step."""
+        """Return the learning rate for the step of `batch`."""
 
     @abstractmethod
     def train_step(self, batch: AnyBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> AnyResult:
-        """Train one step; also sum the numbers that `votes` returns over all ranks. All ranks must call it."""
+        """Train one step, and sum the numbers that `votes` returns over all ranks. All ranks must call it."""
 
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
         """Return the log line of a step that took `seconds`."""
@@ -99,7 +99,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         return line_of(batch, result.loss)
 
     def not_finite(self, batch: AnyBatch, result: AnyResult) -> TlaunchError:
-        """Return the error for a step whose gradient is not finite, the same on every rank. May log details."""
+        """Return the error for a step with a non-finite gradient. All ranks return the same error."""
         return TlaunchError(
             f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
             "the weights were not updated in this step",
@@ -108,29 +108,29 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor] | None:
-        """Return the trained model's parameters and buffers on rank 0, None on other ranks. All ranks must call it."""
+        """Return the model's parameters and buffers on rank 0, and None on other ranks. All ranks must call it."""
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
-        """Return a recorder that writes one step's operators and collectives to `path`. By default it does nothing."""
+        """Return a recorder that writes the operators and collectives of one step to `path`."""
         del path, attempt
         return StepRecorder()
 
     def settle(self) -> None:
-        """Copy the model's current buffers to `buffers`, equal on all ranks, for saving. All ranks must call it."""
+        """Copy the model's buffers to `buffers` for saving, with equal values on all ranks. All ranks must call it."""
 
     def take_buffers(self) -> None:
-        """Copy `buffers`, which have been read from a checkpoint, to the model."""
+        """Copy the restored values in `buffers` to the model."""
 
     def validate(self) -> Validated | None:
-        """Validate the current state; return None if there is no validation data. All ranks must call it."""
+        """Validate the model. Return None if there is no validation data. All ranks must call it."""
         return None
 
     def product(self, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two square matrices with the kernel of the model's layers, to measure a rank's peak FLOP/s."""
+        """Multiply two square matrices in the same way as the model's layers, to measure the peak FLOP/s of a rank."""
         return torch.mm(left, right)
 
     def model_flops(self, batch: AnyBatch) -> float | None:
-        """Return the floating-point operations of a batch's step, summed over all ranks, or None if unknown."""
+        """Return the number of floating-point operations of all ranks in a step, or None if it is unknown."""
         del batch
         return None
 
@@ -155,13 +155,13 @@ def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def say(line: str) -> None:
-    """Write a line to this rank's log in one piece, so that lines of several threads do not mix, and flush it."""
+    """Write a line to this rank's log with one call, so that lines of several threads do not mix."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def say_of_all(line: str, world: World) -> None:
-    """Write a line to this rank's log. Without a run directory, which separates the logs, only rank 0 writes."""
+    """Write a line to this rank's log. Without a run directory, all ranks share a log and only rank 0 writes."""
     if world.is_first or TLAUNCH_RUN_DIR in os.environ:
         say(line)
 

@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files
 
 
 class Network(nn.Module):
-    """The tutorial's network with its loss: a call with a batch's inputs and labels returns the mean squared error."""
+    """The network of the quickstart tutorial, which returns the mean squared error for inputs and labels."""
 
     def __init__(self, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Quickstart(NetworkProgram[SampleBatch]):
     name = "quickstart"
 
     def __init__(self, settings: QuickstartSettings, world: World, groups: Groups) -> None:
-        """Create this rank's part of the network, and its data. All ranks must call it.
+        """Create this rank's part of the network and of the data. All ranks must call it.
 
         Raises:
             UsageError, RefusedLayoutError: a strategy does not fit. All ranks raise it.
@@ -85,7 +85,7 @@ class Quickstart(NetworkProgram[SampleBatch]):
             say(self._training.strategies_line())
 
     def batches(self, first_step: int) -> Iterator[SampleBatch]:
-        """Yield one batch per step. All steps train on the same rows, so only the batches' step numbers are used."""
+        """Yield one batch per step. All steps train on the same rows, so a batch is used only for its step number."""
         train, per_epoch = self.settings.train, self.settings.data.steps_per_epoch
         order = SampleOrder(per_epoch, batch_size=1, seed=0, shuffle=False)
         return order.batches(first_step, train.steps or train.epochs * per_epoch)
@@ -98,7 +98,7 @@ class Quickstart(NetworkProgram[SampleBatch]):
 
 
 def traced(settings: QuickstartSettings, copies: int) -> Traced:
-    """Trace the network for one replica's batch, on the meta device. `copies` is the number of replicas."""
+    """Trace the network for the batch of one replica. `copies` is the number of replicas."""
     model, rows = settings.model, settings.train.batch_size // copies
     dtype = getattr(torch, settings.train.precision)
     with torch.device("meta"):

@@ -96,7 +96,7 @@ class ReplicatedTraining(NetworkTraining):
             buffer.copy_(mean.view_as(buffer))
 
     def take_buffers(self) -> None:
-        """Do nothing: `buffers` are the model's own buffers, into which the checkpoint was read."""
+        """Do nothing, since checkpoints are read directly into the model's buffers."""
 
     @contextmanager
     def full_model(self, make: Callable[[], nn.Module]) -> Iterator[nn.Module]:

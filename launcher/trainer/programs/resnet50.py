@@ -168,7 +168,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
-    """Return training and test images, and a digest of both. All ranks raise if any rank's are unusable or differ."""
+    """Return the training images, the test images and a digest. Raise on all ranks if images differ between servers."""
     data, digest = files.data, hashlib.sha256()
     sets: list[ImageFiles] = []
     assert data is not None, "`check_data` asks for it"
@@ -187,7 +187,7 @@ def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
 
 
 def traced_network(settings: Resnet50Settings, copies: int) -> Traced:
-    """Trace the network and its loss for one replica's batch, on the meta device. `copies` is the number of replicas.
+    """Trace the network and its loss for the batch of one replica. `copies` is the number of replicas.
 
     Raises:
         UsageError: the network has an unknown operator.

@@ -45,7 +45,7 @@ class Saving:
         self._resumed: Path | None = None  # the checkpoint, if it is in this run's directory
 
     def resume(self) -> int:
-        """Restore the newest usable checkpoint; return its step, or 0 if there are no checkpoints.
+        """Restore the newest usable checkpoint and return its step. Return 0 if there are no checkpoints.
 
         This run's checkpoints are tried before those in `files.resume`.
 
@@ -98,14 +98,14 @@ class Saving:
         )
 
     def _warn_of_unremoved(self, error: OSError) -> None:
-        """Log that a checkpoint cannot be removed, only once: later errors most likely have the same cause."""
+        """Log that a checkpoint cannot be removed. Log it only once, since later errors likely have the same cause."""
         if not self._has_warned:
             where = error.filename or self._files.checkpoints
             say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
         self._has_warned = True
 
     def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
-        """Start to save the state after `step`, if checkpoints are on.
+        """Start to save a checkpoint of `step`, if checkpoints are on.
 
         With `ends`, wait until it is saved, then end this process by SIGTERM.
         """
@@ -123,7 +123,7 @@ class Saving:
             end_by_sigterm()
 
     def record_validation(self, loss: float | None, validations: Validations) -> None:
-        """Add a validation loss to the checkpoint that was resumed from, for keep_best, if this run wrote it."""
+        """Add a validation loss to the checkpoint that this run resumed from, if this run also wrote it."""
         if self._resumed is None or not self._program.world.is_first:
             return
         try:
@@ -132,7 +132,7 @@ class Saving:
             say(f"{self._resumed}: cannot record the validation loss: {error}")
 
     def check_weights(self, step: int) -> None:
-        """Check that all weights after `step` are finite; if not, finish the previous checkpoint and raise.
+        """Check that all weights are finite after `step`. If not, finish the pending checkpoint and raise an error.
 
         Raises:
             TlaunchError: some weight is NaN or infinite. All ranks raise it.
@@ -146,7 +146,7 @@ class Saving:
             raise
 
     def failed(self, step: int) -> None:
-        """Handle a non-finite gradient in `step`: finish pending writes, and rename the checkpoint of `step - 1`.
+        """Rename the checkpoint of `step - 1`, after `step` failed with a non-finite gradient.
 
         That checkpoint's weights may be too large for another step, so that a restart from it would fail again. It
         keeps its name if there is no older checkpoint.

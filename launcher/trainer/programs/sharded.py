@@ -55,7 +55,7 @@ class ShardedTraining(NetworkTraining):
         rule: Rule,
         weights: Callable[[str, torch.Size], Tensor],
     ) -> None:
-        """Create this rank's part; `weights` returns a parameter's full initial value by name and shape.
+        """Create this rank's part of the network. `weights(name, shape)` returns the full initial value of a parameter.
 
         All ranks must call it. Raises the errors of `cuttings_for` on all ranks.
         """
@@ -101,7 +101,7 @@ class ShardedTraining(NetworkTraining):
 
     @torch.no_grad()
     def settle_buffers(self) -> None:
-        """Gather the full running statistics from all ranks; average the values of ranks that hold the same part."""
+        """Gather the full running statistics from all ranks, and average the parts that several ranks hold."""
         if not self.buffers:
             return
         sums, counts = ({name: torch.zeros_like(buffer) for name, buffer in self.buffers.items()} for _ in range(2))
@@ -135,7 +135,7 @@ class ShardedTraining(NetworkTraining):
         return nullcontext(model.eval())
 
     def step_recorder(self, path: Path | None, recipe: str, attempt: int) -> StepRecorder:
-        """Return a recorder that writes the plan, plus the optimizer's communication in one step, to `path`."""
+        """Return a recorder that writes the sharding plan, and the optimizer's collectives in one step, to `path`."""
         place = self.world.place
 
         def report_of(recorder: Recorder, step: int) -> StrategyReport:
@@ -146,7 +146,7 @@ class ShardedTraining(NetworkTraining):
         return StepRecorder(path, place.global_rank, report_of, None)
 
     def strategies_line(self) -> str:
-        """Return a log line with the strategies of the first TOLD operators and the number of the others."""
+        """Return a log line with the strategies of the first operators and the number of further operators."""
         strategies = self.network.strategies
         shown = [f"{name} {strategy}" for name, strategy in islice(strategies.items(), TOLD)]
         count = len(strategies)

@@ -31,7 +31,7 @@ HANDED_ON = frozenset({"add", "sub", "mul", "relu", "gelu", "dropout", "identity
 
 @frozen
 class RecordedModel:
-    """A program's model to record, with the information that determines the layouts of its tensors."""
+    """The model of a program, and the information that determines the layouts of its tensors."""
 
     recipe: str
     model: nn.Module
@@ -55,14 +55,14 @@ class StepRecorder:
         report_of: Callable[[Recorder, int], StrategyReport] | None = None,
         model: nn.Module | None = None,
     ) -> None:
-        """Prepare to write `report_of(recorder, step)`. The modules of `model`, if given, are recorded as operators."""
+        """Prepare to record a step. If `model` is given, its modules are recorded as operators."""
         self._path, self._rank, self._report_of, self._model = path, rank, report_of, model
         self._steps = 0
         self._told = ""
 
     @contextmanager
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Record the computation inside `with`, which is step `number`, if that is the step to record."""
+        """Record the step that runs inside the `with` block, if it is the step to record."""
         self._steps += 1
         is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
         if self._path is None or self._report_of is None or not is_recorded:
@@ -78,7 +78,7 @@ class StepRecorder:
             self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
-        """Return the log line about the written report at the first call after recording; "" at all other calls."""
+        """Return a log line about the report once after it is written, and "" at all other times."""
         told, self._told = self._told, ""
         return told
 
@@ -86,7 +86,7 @@ class StepRecorder:
 def recorded_report(
     recorded: RecordedModel, world: World, attempt: int, recorder: Recorder, step: int
 ) -> StrategyReport:
-    """Return a report of a recorded step on this rank: operators, layouts of their tensors, and collectives."""
+    """Return a report of a recorded step on this rank, with its operators, tensor layouts and collectives."""
     layouts = _Layouts(recorded, world)
     operators = tuple(layouts.operator(seen) for seen in recorder.graph.operators.values())
     edges = tuple(
@@ -118,7 +118,7 @@ class _Held:
 
 
 class _Layouts:
-    """Derives the layouts of a model's tensors from operator to operator, in the order of computation."""
+    """Derives the layouts of a model's tensors, operator by operator in the order of computation."""
 
     def __init__(self, recorded: RecordedModel, world: World) -> None:
         self._recorded, self._world = recorded, world

@@ -104,7 +104,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return f"{line_of(batch, result.loss)}, {result.tokens / seconds:.0f} tokens/s"
 
     def validate(self) -> Validated:
-        """Return the validation loss, and a log line with perplexity (the model's and a unigram model's) and BLEU."""
+        """Return the validation loss, and a log line with the perplexity and the BLEU score."""
         corpus = self._corpus
         loss = self._session.validate(corpus.valid)
         bar = unigram_perplexity(corpus.target_counts, corpus.valid, self.settings.model.vocabulary_size)
@@ -138,7 +138,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return recorded.recorder(path, self.world, attempt)
 
     def ended(self, spent: StepTime, last_step: int, metrics: Metrics) -> None:
-        """Log and record each pipeline stage's busy share of the step time, averaged over its ranks.
+        """Log and record the share of the step time in which each pipeline stage was busy.
 
         Does nothing without a pipeline, on accelerators, or after only one step. All ranks must call it.
         """
@@ -157,7 +157,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         return gather(self.world, parts, partial(placements_at, self.settings, self.world.place.layout))
 
     def show(self, weights: Mapping[str, Tensor]) -> None:
-        """Log translations of some sentences of the test split, greedily decoded with `weights`."""
+        """Log greedy translations of some sentences of the test split."""
         data = self.settings.data
         model = single_device_model(self.settings, weights, self.world.device)
         shown = self._corpus.showcase[: self.settings.train.translations]
@@ -169,7 +169,7 @@ class Translation(Program[GlobalBatch, StepResult]):
             say(f"source:      {source}\nreference:   {reference}\ntranslation: {translation.text}")
 
     def _predicted(self) -> tuple[float, ...]:
-        """Return each pipeline stage's predicted busy share of the step time."""
+        """Return the predicted share of the step time in which each pipeline stage is busy."""
         layout = self.world.place.layout
         return predicted_busy(self.settings, layout.pp, layout.micro_batches)
 
@@ -191,7 +191,7 @@ def sample_bleu(
     tokenizer: Tokenizer,
     world: World,
 ) -> float:
-    """Return the BLEU of the model's greedy translations of `sample`, on every rank. All ranks must call it.
+    """Return the BLEU score of greedy translations of `sample` on every rank. All ranks must call it.
 
     `weights` are the full model's on rank 0, and None on others. Each of n ranks translates every n-th sentence, and
     temporarily holds the full model.
@@ -219,7 +219,7 @@ def sample_bleu(
 def _on_all_ranks(
     weights: Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, world: World
 ) -> dict[str, Tensor]:
-    """Return rank 0's `weights`, which have these shapes, on every rank. All ranks must call it."""
+    """Broadcast rank 0's weights to all ranks. All ranks must call it."""
     everywhere = {}
     for name, shape in shapes.items():
         whole = torch.empty(shape, dtype=dtype, device=world.device)
@@ -232,7 +232,7 @@ def _on_all_ranks(
 
 
 def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size: int) -> float:
-    """Return the perplexity of the `valid` targets under a unigram model with add-one smoothed `counts`.
+    """Return the perplexity of validation targets under a unigram model with add-one smoothing.
 
     p(v) = (count(v) + 1) / (total + V)        perplexity = exp(-mean over tokens of log p)
     """
@@ -242,7 +242,7 @@ def unigram_perplexity(counts: Integers, valid: TokenizedPairs, vocabulary_size:
 
 
 def learning_rate_at(step: int, config: TransformerTrainConfig, last_step: int) -> float:
-    """Return the learning rate of `step`, counted from 1, in a training that ends after `last_step`.
+    """Return the learning rate of a step. Steps count from 1, and the training ends after `last_step`.
 
     The rate grows linearly to R = `learning_rate` over W = `warmup_steps` steps. After that, until the last step L, it
     follows `train.schedule`:

@@ -31,7 +31,7 @@ SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 21  # sizes of timed messages
 
 
 def calibrated(graph: Graph, groups: Groups, device: torch.device, *, optimizer_states: int = 1) -> Costs:
-    """Measure compute and communication costs on these ranks, with the tensor sizes of `graph`. Takes about a second.
+    """Measure the costs of computation and communication on these ranks. This takes about a second.
 
     All ranks must call it. The search assumes `optimizer_states` optimizer tensors per parameter.
     """
@@ -63,7 +63,7 @@ class _Timer:
         self._device = device
 
     def slowest(self, work: Callable[[], object], repeats: int = 4) -> float:
-        """Return the seconds that the slowest rank takes for one call of `work`, as a median over several rounds."""
+        """Return the median time in seconds that the slowest rank takes for one call of `work`."""
         work()
         taken_s = []
         for _ in range(ROUNDS):
@@ -83,7 +83,7 @@ class _Timer:
 
 
 def _chain(device: torch.device) -> Callable[[], object]:
-    """Return a function that runs CHAIN tiny operators forward and backward, to time an operator's fixed cost."""
+    """Return a function that runs many tiny operators forward and backward, to time the fixed cost of an operator."""
     start = torch.ones(16, device=device, requires_grad=True)
 
     def forward_and_backward() -> None:
@@ -96,10 +96,10 @@ def _chain(device: torch.device) -> Callable[[], object]:
 
 
 def _sizes(graph: Graph, ranks: int) -> tuple[int, int, int]:
-    """Return the sizes to measure with: the side of square matrices, the bytes of a tensor, and a number of tensors.
+    """Return the sizes to measure with: the side of a square matrix, the bytes of a tensor, and the number of tensors.
 
     The product of the matrices has the FLOPs of a rank's share of the largest product. The tensor is a rank's share of
-    the largest one. That number of such tensors is its share of all tensors.
+    the largest one. Together, the tensors are as large as a rank's share of all tensors.
     """
     flops = max((operator.flops for operator in graph.operators), default=0)
     side = round(min(max((flops / ranks / 2) ** (1 / 3), MIN_SIDE), MAX_SIDE))
@@ -109,7 +109,7 @@ def _sizes(graph: Graph, ranks: int) -> tuple[int, int, int]:
 
 
 def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.device) -> list[CollectiveTime]:
-    """Return latency and time per byte of each collective among `parts` ranks, from a small and a large message."""
+    """Measure the latency and the time per byte of each collective among `parts` ranks."""
     devices = (groups.ranks // parts, parts)
     rows = TensorLayout(devices, ((1,), ()))
     [gather] = steps_between(rows, TensorLayout(devices, ((), ())))
@@ -133,5 +133,5 @@ def _collective_times(timer: _Timer, groups: Groups, parts: int, device: torch.d
 
 
 def _beyond(seconds: float, operator_s: float) -> float:
-    """Return `seconds` without the fixed cost `operator_s`, but at least a tenth of it, since both are measured."""
+    """Subtract an operator's fixed cost from a measured time, but return at least a tenth of that time."""
     return max(seconds - operator_s, seconds / 10)

@@ -24,7 +24,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Function:
-    """Return a function that runs one step of changing a tensor's sharding: a slice, all-gather or all-to-all.
+    """Return a function that runs one step of resharding a tensor: a slice, an all-gather or an all-to-all.
 
     A slice without a gradient does not communicate, so it opens no process group.
     """
@@ -42,12 +42,12 @@ def redistribution(step: Step, groups: Groups, *, has_gradient: bool) -> Functio
 
 
 def sum_of_outputs(group: Group) -> Function:
-    """Return a function that sums a partial output over the group; backward passes the gradient on."""
+    """Return a function that all-reduces a partial output in forward and passes the gradient through in backward."""
     return lambda part: _SumOfOutputs.apply(part, group)
 
 
 def sum_of_gradients(group: Group) -> Function:
-    """Return a function that returns its argument, and sums the gradient over the group in backward."""
+    """Return a function that returns its argument in forward and all-reduces the gradient in backward."""
     return lambda tensor: _SumOfGradients.apply(tensor, group)
 
 

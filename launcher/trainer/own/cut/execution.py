@@ -18,7 +18,7 @@ from launcher.trainer.parallel.collectives import ALONE
 
 @frozen
 class Stage:
-    """One operator on this rank: its function, and the indices of its inputs and output in the list of all tensors."""
+    """The computation of one operator on this rank. Its inputs and its output are indices into a list of tensors."""
 
     compute: Local
     inputs: tuple[int, ...]
@@ -27,14 +27,14 @@ class Stage:
 
 
 class StageMaker:
-    """Builds a network's `Stage`s for this rank. `held` has the rank's parts of parameters and buffers."""
+    """Builds the stages that compute a sharded network on this rank."""
 
     def __init__(self, traced: Traced, plan: ShardingPlan, groups: Groups, held: Mapping[str, Tensor]) -> None:
         self._traced, self._plan, self._groups, self._held = traced, plan, groups, held
         self.places = {name: place for place, name in enumerate(plan.graph.by_name)}  # of tensors among all values
 
     def stages(self) -> list[Stage]:
-        """Return one stage per operator, in order of computation. All ranks must call it, since it opens groups."""
+        """Return the stages in the order of computation. All ranks must call it, since it opens process groups."""
         operators = self._plan.operators
         last = {name: place for place, planned in enumerate(operators) for name in planned.operator.inputs}
         stages: list[Stage] = []
@@ -57,7 +57,7 @@ class StageMaker:
         return stages
 
     def _adds_bias(self, product: PlannedOperator, following: PlannedOperator) -> bool:
-        """Return True if one stage can compute `product` and `following`, the addition of its bias."""
+        """Return True if `following` adds the bias of `product`, and one stage can compute both."""
         return (
             product.operator.kind in TAKES_BIAS
             and following.operator.kind == "bias_add"
@@ -69,7 +69,7 @@ class StageMaker:
         )
 
     def _computed(self, parts: Sequence[PlannedOperator]) -> Local:
-        """Return a function for one operator (or a product and its bias) with communication before and after."""
+        """Return a function that computes one operator, or a product and its bias, including communication."""
         first, last = parts[0], parts[-1]
         before = self._before(first)
         if first is not last:
@@ -97,7 +97,7 @@ class StageMaker:
         return computed
 
     def _before(self, planned: PlannedOperator) -> list[list[Function]]:
-        """Return for each input of an operator the communication functions to apply to it first, in order."""
+        """Return the communication functions that are applied to each input of an operator, in order."""
         graph, groups = self._plan.graph, self._groups
         found: list[list[Function]] = []
         for number, (name, steps) in enumerate(zip(planned.operator.inputs, planned.steps, strict=True)):

@@ -18,7 +18,7 @@ from launcher.trainer.parallel.world import Transport, open_group, with_shared_m
 
 
 class Groups(AbstractContextManager["Groups"]):
-    """The process groups of a plan, opened at first use. All ranks must request the same groups in the same order.
+    """The process groups of a sharding plan. All ranks must request the same groups in the same order.
 
     On exit, this context manager releases the groups' shared memory, except after an error (see `open_world`).
     """
@@ -33,7 +33,7 @@ class Groups(AbstractContextManager["Groups"]):
         transport: Transport = "backend",
         existing: Iterable[Group] = (),
     ) -> None:
-        """Set up groups for a plan with `ranks` ranks; reuse `existing`. torch.distributed must be initialised.
+        """Prepare the process groups of a plan for `ranks` ranks. Groups in `existing` are reused.
 
         Raises:
             RefusedLayoutError: the world size is not a multiple of `ranks`.
@@ -52,7 +52,7 @@ class Groups(AbstractContextManager["Groups"]):
         self._memories = ExitStack()
 
     def along(self, devices: Sequence[int], axes: Iterable[int], *, over_copies: bool = False) -> Group:
-        """Return this rank's group along some axes of the grid of ranks `devices`, in its replica or over all.
+        """Return this rank's process group along some axes of a device mesh, in its replica or over all replicas.
 
         Raises:
             UsageError: `transport` is "shared_memory", and the ranks cannot share memory. All ranks raise it.

@@ -57,10 +57,10 @@ def cuttings_for(
     search_mode: str = DYNAMIC_PROGRAMMING,
     costs: Costs | None = None,
 ) -> dict[str, Partition]:
-    """Return every operator's partition over `ranks` ranks; in hybrid_parallel these are one replica's ranks.
+    """Choose the partition of every operator over the ranks in a parallel mode.
 
     The keys of `strategies` are operator or module names. They override strategies set in the network's code. A search
-    uses `costs`, or default costs.
+    uses `costs`, or default costs. In hybrid_parallel, `ranks` is the number of ranks of one replica.
 
     Raises:
         UsageError: a strategy does not fit its operator or names an unknown one, or the mode is unknown.
@@ -93,7 +93,7 @@ def cuttings_for(
 
 
 def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
-    """Return a partition of every operator along the batch, which is the first dim of the network's inputs.
+    """Partition every operator along the batch dim, which is the first dim of the network's inputs.
 
     Operators without a batch dim, such as ones that take only parameters, are replicated.
 
@@ -122,7 +122,7 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
 
 
 def _of_operators(traced: Traced, strategies: Mapping[str, Strategy]) -> dict[str, Strategy]:
-    """Return `strategies` with operator names as keys. A module's strategy applies to its first operator."""
+    """Return the strategies by operator name. The strategy of a module applies to its first operator."""
     names = {each.name for each in traced.graph.operators}
     found = {}
     for name, strategy in strategies.items():

@@ -33,7 +33,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def shard(module: Module, strategy: Strategy) -> Module:
-    """Set the sharding strategy of a module that is an operator, such as nn.Linear or nn.ReLU; return the module.
+    """Set the sharding strategy of an operator such as nn.Linear or nn.ReLU, and return the module.
 
     A strategy has the number of parts along each dim of each input. If the module has several operators, such as a
     linear layer and its bias, the strategy applies to the first.
@@ -52,7 +52,7 @@ def shard(module: Module, strategy: Strategy) -> Module:
 
 
 class Operation(nn.Module):
-    """A module without parameters that calls one torch function, `function`, with fixed options."""
+    """A module without parameters that calls one torch function with fixed options."""
 
     function: ClassVar[Callable[..., Tensor]]
 
@@ -64,13 +64,13 @@ class Operation(nn.Module):
         return type(self).function(*inputs, **self.options)
 
     def shard(self, strategy: Strategy) -> Operation:
-        """Set the sharding strategy: for each input, the number of parts along each dim. Return the module."""
+        """Set the number of shards along each dim of each input, and return the module."""
         return shard(self, strategy)
 
 
 @frozen
 class Call:
-    """The computation of an operator: a function of a rank's context, and the buffers that the operator updates."""
+    """The computation of an operator on a rank, and the buffers that the operator updates."""
 
     local: Callable[[OpContext], Local]
     states: tuple[State, ...] = ()
@@ -90,7 +90,7 @@ class Traced:
 
 
 def trace(network: nn.Module, example_inputs: Sequence[Tensor], *, batch_norm_is_shared: bool = True) -> Traced:
-    """Trace a network for inputs with the shapes and dtypes of `example_inputs`; their values do not matter.
+    """Trace a network. Only the shapes and dtypes of `example_inputs` matter, not their values.
 
     An operator's name is its module's path, followed by the function's name if the module has several operators. With
     `batch_norm_is_shared`, batch norms in training mode use the statistics of all ranks' images.
@@ -102,7 +102,7 @@ def trace(network: nn.Module, example_inputs: Sequence[Tensor], *, batch_norm_is
 
 
 class _Trace:
-    """A trace in progress, which records the operators of a network's calls in order."""
+    """A trace in progress, which records the operators of a network in the order of their calls."""
 
     def __init__(self, network: nn.Module, batch_norm_is_shared: bool) -> None:
         self._network, self._batch_norm_is_shared = network, batch_norm_is_shared
@@ -186,7 +186,7 @@ class _Trace:
         )
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        """Record the operators of a call; return its result as a Value, or a number or shape that is known."""
+        """Record the operators of a call and return its result, which is a Value or a known number or shape."""
         arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         if "input" in options:  # always the first argument of torch's functions
             arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
@@ -230,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Make later uses of a tensor that an operator changed in place use `value`; raise for inputs and views.
+        """Use `value` in all later calls instead of a tensor that was changed in place. Raise for inputs and views.
 
         After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
         """
@@ -262,7 +262,7 @@ class _Trace:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return the function that records a call of `module`, and arguments for it. Name the operators by `path`."""
+        """Return the function that records a call of `module`, and its arguments. Operators are named after `path`."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):
@@ -319,7 +319,7 @@ class _Trace:
         return Value(name, torch.empty_like(tensor, device="meta"))
 
     def _held(self, tensor: Tensor, path: str = "constant") -> Value:
-        """Return the Value of a parameter, a buffer, or a constant in the network's code."""
+        """Record a parameter, a buffer or a constant of the network, and return its Value."""
         name = self._tensors.setdefault(id(tensor), path)
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
             self._parameters[name] = tensor
@@ -328,7 +328,7 @@ class _Trace:
         return self._leaf(name, tensor)
 
     def _free(self, name: str) -> str:
-        """Return `name`, with a number appended if another operator or tensor has it."""
+        """Return `name`. If an operator or tensor already has that name, append a number."""
         number, free = 0, name
         while free in self._taken:
             number += 1

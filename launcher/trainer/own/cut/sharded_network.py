@@ -71,7 +71,7 @@ class ShardedNetwork(nn.Module):
         ]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the loss, the same full value on every rank of the plan.
+        """Return the loss, which is the same on every rank of the plan.
 
         An input is the full batch, or this rank's part of it (`input_boxes`). With several replicas of the plan, it
         may also be the concatenated batches of all replicas.
@@ -125,7 +125,7 @@ class ShardedNetwork(nn.Module):
         return [parameter._version for _, group in self._sums for parameter in group]  # noqa: SLF001 - as autograd counts changes
 
     def _of_copy(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return this replica's rows if `tensor` is the batch of all replicas; otherwise return `tensor`."""
+        """Return this replica's rows if a tensor has the rows of all replicas. Return other tensors unchanged."""
         groups = self._groups
         if groups.copies == 1 or not shape or tuple(tensor.shape) != (groups.copies * shape[0], *shape[1:]):
             return tensor
@@ -133,11 +133,11 @@ class ShardedNetwork(nn.Module):
 
     @property
     def strategies(self) -> dict[str, Strategy]:
-        """The strategy of each operator by name, in order of computation."""
+        """The sharding strategy of each operator by name, in order of computation."""
         return {each.operator.name: each.cutting.strategy for each in self._plan.operators}
 
     def report(self, name: str, layout: str, attempt: int, more: Iterable[ReportCollective] = ()) -> StrategyReport:
-        """Return this rank's strategy report of the network `name`; `more` lists its other collectives."""
+        """Return the strategy report of this rank. `more` lists collectives that are not part of the plan."""
         groups = self._groups
         return plan_report(
             self._plan, groups.rank, recipe=name, layout=layout, more=more, attempt=attempt, copy=groups.copy,
@@ -145,7 +145,7 @@ class ShardedNetwork(nn.Module):
         )  # fmt: skip
 
     def sum_gradients(self) -> None:
-        """Sum the gradients over the ranks that hold partial sums, with one message for each group of ranks.
+        """Sum the gradients over the ranks that hold partial sums, with one all-reduce for each process group.
 
         With several replicas of the plan and `sums_copies`, this also takes the mean over the replicas. Call it after
         each backward, or once after several: gradients are not summed twice.
@@ -179,11 +179,11 @@ class ShardedNetwork(nn.Module):
         return all_reduce(loss.detach().clone(), group).div_(self._groups.copies)
 
     def input_boxes(self) -> list[Box]:
-        """Return this rank's part of each input, as a box (a range in each dim); empty for unused inputs."""
+        """Return the index ranges of this rank's part of each input. Unused inputs have an empty box."""
         return [Box((), ()) if wanted is None else wanted[2] for wanted in self._inputs]
 
     def box_held(self, name: str) -> Box:
-        """Return this rank's part of a parameter or buffer, as a box: a range in each dim."""
+        """Return the index ranges of this rank's part of a parameter or buffer, one range for each dim."""
         return self._boxes[name]
 
     def part_held(self, name: str) -> Tensor:
@@ -206,7 +206,7 @@ class ShardedNetwork(nn.Module):
         return tensor.clone()
 
     def _boxes_held(self) -> Iterator[tuple[str, Box]]:
-        """Yield each parameter's and buffer's name and box; raise if operators need different parts of a buffer."""
+        """Yield the name of each parameter and buffer, and the index ranges of this rank's part."""
         graph, rank = self._plan.graph, self._groups.rank
         data = set(self._traced.inputs)
         for leaf in graph.leaves:
@@ -228,7 +228,7 @@ class ShardedNetwork(nn.Module):
         yield from seen.items()
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
-        """Return each group of ranks that sums gradients, with its parameters."""
+        """Return the process groups that sum gradients, each with its parameters."""
         found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
         axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters
@@ -248,7 +248,7 @@ def _gradient_of(parameter: nn.Parameter) -> Tensor:
 
 
 def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
-    """Return the part `box` of a tensor of shape `shape`, or a tensor that already is the part; else raise."""
+    """Return this rank's part of a full tensor. If the tensor already is this part, return it unchanged."""
     if tuple(tensor.shape) == shape:
         return tensor if box.size == shape else tensor[box.within(full_box(shape))]
     if tuple(tensor.shape) == box.size:
@@ -260,7 +260,7 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
 
 
 def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
-    """Register a tensor under a dotted name, creating modules for its path. Raise if the name is taken."""
+    """Register a tensor under a dotted name, and create the modules on its path. Raise if the name is taken."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
         raise UsageError(f"{name} is also an attribute of a sharded network", hint="rename it in the network")

@@ -13,7 +13,7 @@ from launcher.trainer.parallel.world import World
 
 
 class Buffers:
-    """Access to a network's buffers by name, and a copy (`saved`) for checkpoints. Rank 0's buffers are saved."""
+    """The buffers of a network by name, and a copy of rank 0's buffers for checkpoints."""
 
     def __init__(self, network: nn.Module) -> None:
         """Make all buffers contiguous, so that they can be written to. Shared buffers stay shared."""
@@ -28,23 +28,23 @@ class Buffers:
             self.saved[name] = buffer.detach().clone() if buffer.is_floating_point() else buffer.double()
 
     def of(self, name: str) -> Tensor:
-        """Return the buffer that the network currently has under this name. A shared buffer has several names."""
+        """Return the network's current buffer with this name. A shared buffer has several names."""
         path, _, own = name.rpartition(".")
         return self._modules[path].get_buffer(own)
 
     def share(self, world: World) -> None:
-        """Copy rank 0's buffers to all ranks. All ranks must call it."""
+        """Broadcast rank 0's buffers to all ranks. All ranks must call it."""
         for name in self.saved:
             buffer = self.of(name)
             buffer.copy_(of_rank_0(buffer, world.device))
 
     def settle(self, world: World) -> None:
-        """Copy rank 0's current values to `saved` on all ranks. All ranks must call it."""
+        """Broadcast rank 0's buffers, and store them in `saved` on all ranks. All ranks must call it."""
         for name, saved in self.saved.items():
             saved.copy_(of_rank_0(self.of(name), world.device))
 
     def take(self) -> None:
-        """Copy the values in `saved`, restored from a checkpoint, to the network's buffers.
+        """Copy the restored values in `saved` to the network's buffers.
 
         A checkpoint rounds large integers to float32. A buffer that rounds to the same number is not changed.
         """
@@ -55,7 +55,7 @@ class Buffers:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Restore all buffers on exit. Inside, traced code may change them or replace them by proxies."""
+        """Restore all buffers on exit, since traced code may change them or replace them by proxies."""
         buffers = {name: self.of(name) for name in self.saved}
         values = {name: buffer.clone() for name, buffer in buffers.items()}
         places = _buffers_of(self._network)

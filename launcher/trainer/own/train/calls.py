@@ -26,7 +26,7 @@ RECEIVED = "received_by_stage"  # the argument of a stage for the previous stage
 
 @frozen
 class Arguments:
-    """The arguments of a network's forward: the names of the batch's items, and the defaults of the other arguments."""
+    """The arguments of a network's forward: names for the items of a batch, and defaults for other arguments."""
 
     items: frozenset[str]
     defaults: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Arguments:
 
 @frozen
 class TracedNetwork:
-    """A trace of a network: its calls as torch.fx nodes, and the constants in its code under torch.fx's names."""
+    """A traced network: its calls as torch.fx nodes, and the constants that its code uses."""
 
     network: nn.Module
     nodes: Sequence[fx.Node]
@@ -50,7 +50,7 @@ class TracedNetwork:
 
     @property
     def has_penalty(self) -> bool:
-        """True if the code iterates over parameters, as a weight penalty does. torch.fx records each as a constant."""
+        """True if the code iterates over parameters, as a weight penalty does. torch.fx records them as constants."""
         return any(isinstance(each, Tensor) and each.requires_grad for each in self.constants.values())
 
     def module(self, node: fx.Node) -> nn.Module:
@@ -65,7 +65,7 @@ class TracedNetwork:
         return []
 
     def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
-        """Return the nodes that `wanted` depends on, in order, but not the inputs of the Transformer call `skipped`."""
+        """Return the nodes that `wanted` depends on, in order. Do not follow the inputs of the call `skipped`."""
         found: set[fx.Node] = set()
         collect: Callable[[fx.Node], Any] = found.add
         fx.node.map_arg(list(wanted), collect)
@@ -77,11 +77,11 @@ class TracedNetwork:
         return [node for node in self.nodes if node in found and node.op != "output"]
 
     def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
-        """Return the first node with parameters among the nodes that `wanted` depends on, or None."""
+        """Return the first node with parameters that `wanted` depends on, or None."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
     def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:
-        """Return a module that computes the nodes `wanted`.
+        """Return a module that computes the wanted nodes of the trace.
 
         Unless `is_first`, the call `transformer` takes the previous stage's output (RECEIVED) instead of its inputs.
         """
@@ -113,7 +113,7 @@ class TracedNetwork:
 
 
 def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device: torch.device) -> TracedNetwork:
-    """Trace a network for batches on `device`; `rows` is an example batch on the CPU.
+    """Trace a network in training and evaluation mode. `rows` is an example batch on the CPU.
 
     Raises:
         UsageError: the network cannot be traced. The message has the line and the reason.
@@ -136,7 +136,7 @@ def traced_network(network: nn.Module, arguments: Arguments, rows: Rows, device:
 
 
 def arguments_of(network: nn.Module, items: int) -> Arguments:
-    """Return the names and defaults of the forward's arguments, for a call with `items` items of a batch.
+    """Match the items of a batch with the arguments of the network's forward.
 
     Raises:
         UsageError: the forward does not accept that number of arguments.
@@ -162,7 +162,7 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
 
 
 def _check_in_place(found: TracedNetwork) -> None:
-    """Raise if a tensor is changed in place and used again. A stage that skips the change would see the old value."""
+    """Raise if a tensor is used after it was changed in place, since a pipeline stage may skip the change."""
     place = {node: number for number, node in enumerate(found.nodes)}
     for node in found.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -182,7 +182,7 @@ def _check_in_place(found: TracedNetwork) -> None:
 
 
 def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> None:
-    """In a trace, replace `tensor.dtype` and `tensor.device` of tensors that depend on parameters by their values.
+    """Replace `tensor.dtype` and `tensor.device` in a trace by their values, if the tensor depends on parameters.
 
     A mask in the dtype of an embedding can then be computed without the embedding. A call with `rows` determines the
     values. Constants that are the CPU's device become `device`.
@@ -205,7 +205,7 @@ def _settle_types(found: TracedNetwork, rows: Rows, device: torch.device) -> Non
 
 
 def masks_of(node: fx.Node) -> dict[str, Any]:
-    """Return the mask arguments of a Transformer call by name, which every pipeline stage computes."""
+    """Return the masks of a Transformer call by argument name. Every pipeline stage computes them."""
     return {name: value for name, value in arguments_by_name(Transformer, node).items() if name not in INPUTS}
 
 

@@ -99,7 +99,7 @@ class TransformerOpParallelConfig:
 
     @classmethod
     def of_run(cls, **others: Any) -> TransformerOpParallelConfig:
-        """Return a configuration with the layout of this `tlaunch run`; `others` are the remaining arguments.
+        """Return a configuration with the layout of the current `tlaunch run`. `others` sets all other options.
 
         Outside a run the layout is one rank. Under mpirun or srun without tlaunch, this blocks until all ranks have
         joined.
@@ -140,7 +140,7 @@ class TransformerOpParallelConfig:
 
 @frozen
 class NetworkModel:
-    """The classes of network and optimizer. A training resumes only from checkpoints with the same classes."""
+    """The class names of network and optimizer. Training resumes only from checkpoints with the same classes."""
 
     network: str = ""  # class name
     optimizer: str = ""  # class name
@@ -148,14 +148,14 @@ class NetworkModel:
 
 @frozen
 class NetworkData:
-    """The order of the samples. A training resumes only from checkpoints with the same order."""
+    """The order of the samples. Training resumes only from checkpoints with the same order."""
 
     shuffle: bool = True
 
 
 @frozen
 class NetworkTrainConfig:
-    """The arguments of `train` that the training loop (programs/loop.py) uses, under the same names."""
+    """The arguments of `train` that the training loop uses."""
 
     epochs: int = 1
     steps: int = 0  # optimizer steps after which to stop; 0: after the epochs
@@ -170,7 +170,7 @@ class NetworkTrainConfig:
 
 @frozen
 class NetworkSettings:
-    """The settings of a custom network's training, in the same sections as the bundled programs."""
+    """The settings for training a custom network, with the same sections as a bundled program."""
 
     model: NetworkModel = field(default_factory=NetworkModel)
     data: NetworkData = field(default_factory=NetworkData)

@@ -33,7 +33,7 @@ MASKED = -10000.0  # added to masked scores, as in MindSpore: rows that are full
 
 
 class _Layers(nn.Module):
-    """A stack of layers for sequences of `length` positions. `blocks` has this pipeline stage's layers by number."""
+    """A stack of Transformer layers. `blocks` has the layers of this pipeline stage by number."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class _Layers(nn.Module):
                 module.is_residual = post_layernorm_residual
 
     def begin(self, draws: DropoutBits | None) -> None:
-        """Set the random bits for dropout in the next calls. With None, training mode uses torch's generator."""
+        """Set the random bits for dropout in the next calls. If `draws` is None, training uses torch's generator."""
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return the random bits for dropout: the ones set by `begin`, or new ones; None if nothing is dropped."""
+        """Return the random bits for dropout from `begin`, or new ones. Return None if nothing is dropped."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
@@ -126,7 +126,7 @@ class TransformerEncoder(_Layers):
         self.seq_length = seq_length
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, None]:
-        """Return the encoded states (BSD), and None in place of MindSpore's cached keys and values.
+        """Return the encoder's output (BSD), and None where MindSpore returns cached keys and values.
 
         `attention_mask` (BSS) is 1 if a position (second dim) may attend to another (third dim), and 0 otherwise.
         Without a mask, every position attends to every other.
@@ -143,7 +143,7 @@ class TransformerEncoder(_Layers):
 
 
 class TransformerDecoder(_Layers):
-    """A stack of layers like `TransformerEncoder`'s, with cross-attention before the feed-forward block."""
+    """A pre-norm stack of layers with self-attention, cross-attention and feed-forward block, without a final norm."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class TransformerDecoder(_Layers):
         encoder_output: Tensor,
         memory_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """Return the decoded states (BTD), and None in place of MindSpore's cached keys and values.
+        """Return the decoder's output (BTD), and None where MindSpore returns cached keys and values.
 
         Masks are 1 where a target position may attend: `decoder_mask` (BTT) to targets, `memory_mask` (BTS) to sources.
 
@@ -275,7 +275,7 @@ class Transformer(nn.Module):
 
     @property
     def streams_length(self) -> int:
-        """The number of positions in a message between stages: S, or S + T if there is a decoder."""
+        """The sequence length of the tensors between pipeline stages: S, or S + T if there is a decoder."""
         return self.src_seq_length + (0 if self.decoder is None else self.tgt_seq_length)
 
     def layers_on(self, stage: Stage) -> list[nn.Module]:
@@ -286,7 +286,7 @@ class Transformer(nn.Module):
         ]
 
     def keep(self, stage: Stage) -> None:
-        """Remove the layers of other pipeline stages. `forward` then returns the next stage's input, if any."""
+        """Keep the layers of one pipeline stage. Except on the last stage, `forward` returns the next stage's input."""
         self.stage, kept = stage, {id(layer) for layer in self.layers_on(stage)}
         for layers in (self.encoder, self.decoder):
             if layers is not None:
@@ -348,7 +348,7 @@ def _config(
 
 
 def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_config: object) -> None:
-    """Raise a UsageError if the caller sets an argument that MindSpore's modules have and these do not support."""
+    """Raise a UsageError if an argument is set that MindSpore supports and this module does not."""
     if any(each != torch.float32 for each in types):
         told = ", ".join(str(each) for each in types)
         raise UsageError(
@@ -363,7 +363,7 @@ def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_c
 
 
 def _added(mask: Tensor | None, hidden_BTD: Tensor, keys: int, told: str) -> Tensor | None:
-    """Return the bias (B1TS) to add to attention scores for a mask of ones and zeros (BTS), or None without a mask."""
+    """Convert a mask of ones and zeros (BTS) to a bias (B1TS), which is added to the attention scores."""
     if mask is None:
         return None
     check_shape(mask, (*hidden_BTD.shape[:2], keys), told)

@@ -20,14 +20,14 @@ class Optimizer(Protocol):
     def learning_rate(self) -> LearningRate: ...
 
     def rule(self) -> update_rules.Rule:
-        """Return the update rule: the formula for a parameter, without gradient communication."""
+        """Return the update rule, which computes new values of a parameter from its gradient."""
 
 
 class _WithRate:
     learning_rate: LearningRate
 
     def __post_init__(self) -> None:
-        """Raise a UsageError if the learning rate is iterable, such as the parameters that torch's optimizers take."""
+        """Raise a UsageError if the caller passes parameters, as to torch's optimizers, instead of a learning rate."""
         if hasattr(self.learning_rate, "__iter__"):
             raise UsageError(
                 f"{type(self).__name__}: learning_rate is a {type(self.learning_rate).__name__}",

@@ -20,7 +20,7 @@ from launcher.trainer.own.train.configs import EmbeddingOpParallelConfig, OpPara
 
 
 def check_shape(tensor: Tensor, shape: Sequence[int | None], what: str) -> None:
-    """Raise a UsageError if a tensor does not have the expected shape. None matches any length."""
+    """Raise a UsageError if a tensor does not have the expected shape, where None matches any length."""
     is_right = tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )
@@ -66,11 +66,11 @@ class VocabEmbedding(nn.Module):
 
     @property
     def embedding_table(self) -> Tensor:
-        """The table, or this rank's rows if the table is sharded over model-parallel ranks."""
+        """The embedding table, or this rank's rows if the table is sharded over model-parallel ranks."""
         return self.word.weight
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the ids' vectors, with one more dim than the ids, and the table.
+        """Return the embedding vectors of the ids, and the embedding table.
 
         Raises:
             UsageError: an id is not a row of the table. On accelerators this is not checked for a sharded table.
@@ -92,7 +92,7 @@ class AttentionMask(nn.Module):
         self.seq_length, self.parallel_config = seq_length, parallel_config
 
     def forward(self, input_mask: Tensor) -> Tensor:
-        """Return a causal mask (BTT) from a padding mask (BT). In both, 1 is visible and 0 masked.
+        """Return a causal mask (BTT) for a padding mask (BT). In both masks, 1 means visible and 0 means masked.
 
         A padded position attends to nothing.
 
@@ -117,11 +117,11 @@ class CrossEntropyLoss(nn.Module):
         self._divisors: Iterator[Tensor] | None = None
 
     def begin(self, divisors: Sequence[Tensor]) -> None:
-        """Set the numbers by which the next calls divide their sums of losses, one number per call."""
+        """Set the divisors of the loss in the next calls, one for each call."""
         self._divisors = iter(divisors)
 
     def forward(self, logits: Tensor, label: Tensor, input_mask: Tensor) -> Tensor:
-        """Return the loss, a scalar, for `logits` (NV), labels (N), and a mask of weights (N).
+        """Return the scalar loss for logits (NV) and labels (N), weighted by a mask (N).
 
         Raises:
             UsageError: a tensor has the wrong shape.
@@ -156,7 +156,7 @@ class DrawnDropout(nn.Module):
         self._calls = 0  # calls with these random bits; each call has different masks
 
     def begin(self, draws: DropoutBits | None) -> None:
-        """Set the random bits for the next calls. With None they drop nothing."""
+        """Set the random bits for the next calls. If `draws` is None, nothing is dropped."""
         self._draws, self._calls = draws, 0
 
     def forward(self, tensor: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class DrawnDropout(nn.Module):
 
 
 def draw_dropouts(network: nn.Module) -> None:
-    """Replace every `nn.Dropout` of a network by a `DrawnDropout`; raise a UsageError for others, such as Dropout2d."""
+    """Replace every `nn.Dropout` of a network by a `DrawnDropout`. Raise a UsageError for other dropout classes."""
     drawn: dict[int, DrawnDropout] = {}
     for path, module in list(network.named_modules(remove_duplicate=False)):
         if not isinstance(module, nn.modules.dropout._DropoutNd):  # noqa: SLF001 - the class of all of them

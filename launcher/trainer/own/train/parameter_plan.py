@@ -43,7 +43,7 @@ class NetworkPlan:
     shared: str | None  # a parameter that the first and the last stage both use; the first owns it
 
     def owned(self, stage: int) -> list[str]:
-        """Return the names of the parameters that a stage holds, except one that the first stage owns (`shared`)."""
+        """Return the names of the parameters that a stage owns. The first stage owns a shared parameter."""
         copies = {self.shared} if stage > 0 else set()
         return [name for name in self.parameters if name in self.held[stage] and name not in copies]
 
@@ -55,7 +55,7 @@ class NetworkPlan:
 def plan_network(
     network: nn.Module, parts: Sequence[nn.Module], stages: Sequence[Stage], mp: int, *, is_traced: bool
 ) -> NetworkPlan:
-    """Return the division of a network's parameters over the pipeline `stages` and `mp` model-parallel ranks.
+    """Plan how to divide a network's parameters over pipeline stages and model-parallel ranks.
 
     `parts` has the module that each stage computes, built from the network's own modules. If `is_traced`, it contains
     only modules that are used.
@@ -106,7 +106,7 @@ def apply_plan(
     *,
     device: torch.device,
 ) -> dict[str, nn.Parameter]:
-    """Reduce a pipeline stage's module to this rank's part; return the part's parameters, in the network's order.
+    """Reduce the module of a pipeline stage to this rank's part, and return the parameters of that part.
 
     `whole` returns a parameter's full initial value. It is called for every parameter of the network, in the same
     order on every rank.
@@ -135,7 +135,7 @@ def apply_plan(
 
 
 def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) -> tuple[Stage, ...]:
-    """Return the pipeline stages of the network's Transformer, from `parallel.stages` or else balanced by cost.
+    """Divide the Transformer's layers into pipeline stages, by `parallel.stages` or else by cost.
 
     Raises:
         RefusedLayoutError: there are fewer layers than stages.
@@ -161,7 +161,7 @@ def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) ->
 
 
 def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
-    """Yield each module to shard, with its tensor-parallel style. A module used in several places may occur again."""
+    """Yield each module to shard, with its tensor-parallel style. A shared module may be yielded several times."""
     for module in network.modules():
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp:
             yield module.word, VOCABULARY_ROWS
@@ -173,7 +173,7 @@ def _styles(network: nn.Module) -> Iterator[tuple[nn.Module, Style]]:
 
 
 def _held(part: nn.Module, stage: Stage) -> Iterator[int]:
-    """Yield the ids of the parameters of `part`, except those of Transformer layers on other stages."""
+    """Yield the id of each parameter in `part`. Skip the Transformer layers of other stages."""
     elsewhere: set[int] = set()
     for module in part.modules() if stage.count > 1 else ():
         if isinstance(module, Transformer):
@@ -199,7 +199,7 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
 def _shared(
     held: Sequence[frozenset[str]], parameters: Mapping[str, nn.Parameter], of_layers: Collection[str]
 ) -> str | None:
-    """Return the parameter that the first and last stage share, or None. Raise if stages share any other."""
+    """Return the parameter that the first and last stage share, or None. Raise if stages share another parameter."""
     names = [name for name in parameters if sum(name in each for each in held) > 1]
     for name in names:
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:

@@ -23,7 +23,7 @@ from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, DrawnD
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
-    """Return one module per pipeline stage, which computes that stage's part of the traced network `found`.
+    """Return one module for each pipeline stage, which computes this stage's part of a traced network.
 
     A module takes the network's arguments; after the first stage, it also takes the previous stage's output, RECEIVED.
     Its Transformer still has all layers.
@@ -52,14 +52,14 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
 
 @frozen
 class LossMasks:
-    """The masks of a network's CrossEntropyLoss calls, as a module that computes the masks from a batch."""
+    """Computes the masks that a network passes to its CrossEntropyLoss modules for a batch."""
 
     network: nn.Module
     paths: tuple[str, ...]  # the loss module of each call
 
     @torch.no_grad()
     def counts(self, inputs: Sequence[Tensor], dtype: torch.dtype) -> dict[str, list[Tensor]]:
-        """Return the sums of the masks over a batch, by loss module: one float32 or float64 sum per call."""
+        """Return the sum of each loss mask over a batch, grouped by loss module."""
         found: dict[str, list[Tensor]] = {}
         for path, mask in zip(self.paths, self.network(*(each.clone() for each in inputs)), strict=True):
             found.setdefault(path, []).append(mask.to(torch.promote_types(dtype, torch.float32)).sum())
@@ -67,7 +67,7 @@ class LossMasks:
 
 
 def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
-    """Return the masks of the CrossEntropyLoss calls of a traced network, or None if it has no such call.
+    """Return the masks that a traced network passes to CrossEntropyLoss, or None if it does not use CrossEntropyLoss.
 
     `of_stages` excludes calls that the network's result does not need, because pipeline stages do not run them.
 
@@ -89,7 +89,7 @@ def loss_masks(found: TracedNetwork, *, of_stages: bool) -> LossMasks | None:
 
 
 def check_uses(found: TracedNetwork, cut: Mapping[str, Tensor], mp: int) -> None:
-    """Check that only modules that support sharding use the sharded parameters `cut`.
+    """Check that sharded parameters are used only by modules that support sharding.
 
     Raises:
         RefusedLayoutError: other code uses an embedding's table or a layer's weight.
@@ -128,7 +128,7 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
 
 
 def _check_dropouts(networks: Sequence[fx.GraphModule]) -> None:
-    """Raise if several stages call one dropout module. A stage's calls number the masks, so they would repeat."""
+    """Raise if several stages call the same dropout module, since these calls would have the same dropout mask."""
     called: dict[str, int] = {}
     for index, network in enumerate(networks):
         for path, module in network.named_modules():

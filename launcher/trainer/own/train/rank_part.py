@@ -29,7 +29,7 @@ from launcher.trainer.parallel.world import World
 
 
 class _DrawingModules:
-    """A network's dropout modules. Their masks depend on row, position and step, and not on the layout of ranks."""
+    """The dropout modules of a network. Their masks depend on row, position and step, not on the layout of ranks."""
 
     def __init__(self, network: nn.Module, seed: int) -> None:
         modules = list(network.modules())
@@ -38,14 +38,14 @@ class _DrawingModules:
         self._length, self._seed = max((each.length for each in stacks), default=1), seed
 
     def begin(self, row_B: Tensor, step: int | None) -> None:
-        """Set the modules' random bits for these rows of a step. In evaluation, `step` is None: nothing is dropped."""
+        """Set the random bits of the dropout modules for some rows of a step. If `step` is None, nothing is dropped."""
         draws = None if step is None else DropoutBits.of(row_B, self._length, seed=self._seed, step=step)
         for module in self._modules:
             module.begin(draws)
 
 
 class DividedNetwork:
-    """One rank's part of a custom network: a pipeline stage with model-parallel shards of layers and tables."""
+    """One rank's part of a custom network: a pipeline stage with model-parallel shards of its parameters."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class DividedNetwork:
         return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
-        """Return the divisors of each CrossEntropyLoss by path: its mask's sum over the full batch, one per call.
+        """Return the divisors of each CrossEntropyLoss by path. A divisor is the sum of a mask over the full batch.
 
         `step` None stands for evaluation mode, in which the calls may differ.
         """
@@ -120,13 +120,13 @@ class DividedNetwork:
         return {} if masks is None or not self.stage.is_last else masks.counts(inputs, self.dtype)
 
     def begin(self, row_B: Tensor, step: int | None, divisors: Mapping[str, Sequence[Tensor]]) -> None:
-        """Set dropout masks and loss divisors for the global batch's rows `row_B`. With `step` None dropout is off."""
+        """Set dropout masks and loss divisors for some rows of the global batch. If `step` is None, dropout is off."""
         self._drawing.begin(row_B, step)
         for path, values in divisors.items():
             _cross_entropy(self.part, path).begin(values)
 
     def compute(self, inputs: Rows, received: Tensor | None) -> Tensor:
-        """Return the loss of some rows (float32 or float64) on the last stage, and the next stage's input on others.
+        """Return the loss on the last pipeline stage, and the next stage's input on other stages.
 
         Raises:
             UsageError: the network does not return one number.
@@ -147,12 +147,12 @@ class DividedNetwork:
         return rows, self.transformer.streams_length, self.transformer.hidden_size
 
     def state(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the original network's state dict, on the CPU, from the full parameters `whole` and the buffers."""
+        """Return a state dict for the original network on the CPU. `whole` has the full parameters by name."""
         found = {key: self.buffers.of(key) if name is None else whole[name] for key, name in self._keys.items()}
         return {key: value.detach().cpu().clone() for key, value in found.items()}
 
     def _traced(self, network: nn.Module, rows: Rows, *, is_validated: bool) -> TracedNetwork | None:
-        """Return the traced network, or None if it cannot be traced. With several stages raise instead."""
+        """Trace the network. If tracing fails, return None, or raise an error if there are several pipeline stages."""
         pp, arguments = self._world.pp.size, arguments_of(network, len(rows))
         try:
             with self.buffers.kept(), torch.random.fork_rng(devices=[]):
@@ -183,7 +183,7 @@ class DividedNetwork:
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the loss masks of training (True) and evaluation (False), or None if masks depend on parameters."""
+        """Return the loss masks in training mode (True) and evaluation mode (False). Unknown masks are None."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -203,7 +203,7 @@ class DividedNetwork:
         may_differ: bool,
         seed: int,
     ) -> None:
-        """Run the self-check: raise if the loss depends on a batch's division, or if the code cannot run with mp or pp.
+        """Check that the loss does not depend on how a batch is divided, and that the code supports this layout.
 
         Other differences from training on one rank are added to `remarks`.
         """
@@ -229,7 +229,7 @@ class DividedNetwork:
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
-        """Return the loss of `inputs`. Cross entropies divide by the rows' share of the mask's sum over `batch`."""
+        """Return the loss of some rows of `batch`, normalised by the loss masks of the full batch as in training."""
         masks = self._masks[network.training]
         if masks is not None and batch is not None:
             share = len(inputs[0]) / len(batch[0])
@@ -240,7 +240,7 @@ class DividedNetwork:
         return value
 
     def _check_cut(self, found: TracedNetwork | None) -> None:
-        """Raise a RefusedLayoutError if code other than modules that support sharding may use a sharded parameter."""
+        """Raise a RefusedLayoutError if a sharded parameter may be used by code that does not support sharding."""
         mp, dims = self._world.mp.size, self.plan.dims
         if mp == 1:
             return
@@ -278,7 +278,7 @@ def _check_modules(network: nn.Module) -> None:
 
 
 def _recompute(part: nn.Module, settings: NetworkSettings) -> None:
-    """Make backward recompute the layers that `settings` selects. Numbers of decoder layers follow the encoder's."""
+    """Enable recompute in the layers that `settings` selects. Decoder layers are numbered after encoder layers."""
     parallel = settings.parallel
     chosen = {  # by id, since modules may share a layer
         id(layer): layer

@@ -20,7 +20,7 @@ DIGESTED = 64  # samples that a data set's digest includes
 
 
 class Samples(Protocol):
-    """A map-style data set like torch's. A sample is a tuple of tensors, arrays or numbers that never changes."""
+    """A map-style data set, as in torch. Each sample is a tuple of tensors, arrays or numbers, and never changes."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -28,7 +28,7 @@ class Samples(Protocol):
 
 @frozen
 class SampleBatch:
-    """The indices of the samples in one step's global batch. The other numbers count from 1."""
+    """The global batch of one step. `samples` has indices into the data set. Epochs and steps count from 1."""
 
     samples: Sequence[int]
     epoch: int
@@ -66,7 +66,7 @@ class SampleOrder:
 
 
 def collated(samples: Samples, numbers: Sequence[int], device: torch.device, dtype: torch.dtype) -> Rows:
-    """Return the samples with the indices `numbers` as one batch on a device; floating-point items become `dtype`.
+    """Collate samples into one batch on a device. Floating-point items are converted to `dtype`.
 
     Every rank loads the full global batch for any dp, since a loss divides by the sum of the full batch's mask.
 

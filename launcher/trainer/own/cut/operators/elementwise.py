@@ -14,7 +14,7 @@ from launcher.trainer.own.cut.operators.record import Recorder, Value, broadcast
 
 
 def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return a function that records an elementwise operator on one tensor in a trace; `function` computes it."""
+    """Return a function that records calls of an elementwise `function` on one tensor in a trace."""
 
     def describe(record: Recorder, x: Value, *numbers: Any, inplace: bool = False, **options: Any) -> Value:  # noqa: ARG001 - for `trace`
         dims = broadcast_dims(x.shape, x.shape)
@@ -30,7 +30,7 @@ def unary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
 
 
 def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return a function that records an elementwise operator on two tensors (broadcast), or a tensor and a number."""
+    """Return a function that records calls of an elementwise `function` on two tensors, or a tensor and a number."""
 
     def describe(record: Recorder, one: Value | float, other: Value | float, **options: Any) -> Value:
         if any(value not in (None, 1) for value in options.values()):
@@ -60,14 +60,14 @@ def binary(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
 
 
 def power(record: Recorder, x: Value, exponent: float) -> Value:
-    """Record an operator that raises each element to a fixed exponent; return its output."""
+    """Record the power of a tensor with a fixed exponent, and return the output."""
     if isinstance(exponent, Value):
         refuse("a power with a tensor as its exponent is not supported", hint="use a number as the exponent")
     return unary("square", torch.square)(record, x) if exponent == 2 else unary("pow", torch.pow)(record, x, exponent)
 
 
 def bias_add(record: Recorder, x: Value, bias: Value, *, dim: int, suffix: str = "") -> Value:
-    """Record an operator that adds a vector along `dim` of x; return its output."""
+    """Record the addition of a bias along `dim` of x, and return the output."""
     dims = broadcast_dims(x.shape, x.shape)
     expression = Expression((dims, (dims[dim],)), dims, sizes_of(dims, x.shape))
     after = (1,) * (x.meta.dim() - 1 - dim % x.meta.dim())
@@ -79,7 +79,7 @@ def bias_add(record: Recorder, x: Value, bias: Value, *, dim: int, suffix: str =
 
 
 def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:  # noqa: ARG001 - it changes nothing
-    """Return x, if the dropout drops nothing (p = 0, or in evaluation mode); raise a UsageError for any other."""
+    """Return x unchanged. Raise a UsageError if the dropout would drop elements."""
     if p and training:
         told = f"dropout with p = {p:g} in training mode is not supported"
         refuse(

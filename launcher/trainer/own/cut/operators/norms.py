@@ -36,7 +36,7 @@ def layer_norm(
     bias: Value | None = None,
     eps: float = 1e-5,
 ) -> Value:
-    """Record a layer norm, whose normalised dims cannot be sharded; return its output."""
+    """Record a layer norm and return its output. Its normalised dims cannot be sharded."""
     shape = tuple(normalized_shape)
     free = x.meta.dim() - len(shape)
     dims = (*broadcast_dims(x.shape, x.shape)[:free], *(None,) * len(shape))
@@ -53,7 +53,7 @@ def layer_norm(
 
 
 def along_dim(kind: str, function: Callable[..., Tensor]) -> Callable[..., Value]:
-    """Return a function that records a softmax or log_softmax (`kind`). Its dim cannot be sharded."""
+    """Return a function that records a softmax or log_softmax. The dim of the softmax cannot be sharded."""
 
     def describe(record: Recorder, x: Value, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Value:
         if dim is None or dtype is not None:
@@ -79,11 +79,11 @@ def batch_norm(
     momentum: float | None,
     eps: float,
 ) -> Value:
-    """Record a batch norm of images, with statistics of the batch or running statistics; return its output.
+    """Record a batch norm of images and return its output.
 
     `running` has the running mean, the running variance and the number of batches, or is empty. If the batch is
     sharded and `is_shared` is set, the statistics are computed over the full batch. Otherwise each rank uses its own
-    part.
+    part. Unless `uses_batch` is set, the running statistics are used.
     """
     if x.meta.dim() != 4 or weight is None or bias is None:
         refuse("a batch norm needs an input with 4 dims, a weight and a bias", hint="use nn.BatchNorm2d(channels)")

@@ -44,7 +44,7 @@ def matmul(record: Recorder, x: Value, w: Value) -> Value:
 
 
 def linear(record: Recorder, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """Record a linear layer: a product with the transposed weight, and the addition of the bias; return its output."""
+    """Record a linear layer as a matrix product and the addition of the bias, and return its output."""
     output = functional.linear(x.meta, weight.meta)
     *rest, _ = broadcast_dims(x.shape, x.shape, BATCHES)
     dims = (*rest[:-1], "i") if rest else ()
@@ -68,7 +68,7 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Value:
-    """Record a convolution; return its output. If `groups` is above 1, only the batch can be sharded."""
+    """Record a convolution and return its output. If `groups` is above 1, only the batch can be sharded."""
     if x.meta.dim() != 4:
         refuse(
             f"a convolution of an input with {x.meta.dim()} dims is not supported",
@@ -102,7 +102,7 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Value:
-    """Record an embedding; return its output. If rows are sharded, each rank's output is a summand of the result."""
+    """Record an embedding and return its output. If the table is sharded by rows, each rank computes a partial sum."""
     if max_norm is not None or scale_grad_by_freq or sparse:
         refuse("an embedding with max_norm, scale_grad_by_freq or sparse gradients is not supported")
     dims = broadcast_dims(ids.shape, ids.shape, BATCHES)

@@ -45,7 +45,7 @@ class State:
 
 @frozen
 class OpContext:
-    """The data with which a rank computes its part of an operator: the partition, its rank, shapes and states."""
+    """The data that a rank needs to compute its part of an operator."""
 
     cutting: Partition
     rank: int
@@ -55,7 +55,7 @@ class OpContext:
     states: tuple[Tensor, ...] = ()  # this rank's parts
 
     def input_box(self, number: int) -> Box:
-        """Return this rank's part of input `number`, as a box (a range in each dim) of the full tensor."""
+        """Return the index ranges of this rank's part of input `number`, one range for each dim."""
         return self.cutting.inputs[number].box_of(self.rank, self.input_shapes[number])
 
     @property
@@ -86,7 +86,7 @@ class Recorder(Protocol):
 
 
 def everywhere(local: Local) -> Callable[[OpContext], Local]:
-    """Return a function that returns `local` for any context, since all ranks compute the same function."""
+    """Return a function that returns `local` in every context, for operators that all ranks compute in the same way."""
     return lambda _site: local
 
 
@@ -95,7 +95,7 @@ ELEMENTS, BATCHES = "ijlmnopqrst", "bcdefgh"
 
 
 def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = ELEMENTS) -> Dims:
-    """Return an index letter for each dim of a tensor that is broadcast to shape `output`; None for dims of size 1.
+    """Return an index letter for each dim of a tensor that is broadcast to `output`. Dims of size 1 get None.
 
     >>> broadcast_dims((3, 1), (2, 3, 5))
     ('j', None)
@@ -105,10 +105,10 @@ def broadcast_dims(shape: Sequence[int], output: Sequence[int], letters: str = E
 
 
 def sizes_of(dims: Dims, shape: Sequence[int]) -> dict[str, int]:
-    """Return the size of each index letter in `dims`, which has a letter or None for each dim of `shape`."""
+    """Return a dict from index letters to sizes. Dims without a letter are left out."""
     return {index: size for index, size in zip(dims, shape, strict=True) if index is not None}
 
 
 def refuse(reason: str, hint: str | None = None) -> NoReturn:
-    """Raise a UsageError for the current operator; `trace` adds the operator's name."""
+    """Raise a UsageError for the current operator. `trace` adds the operator's name to the message."""
     raise UsageError(reason, hint=hint)

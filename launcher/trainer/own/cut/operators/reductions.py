@@ -22,7 +22,7 @@ NO_LABEL = -(1 << 62)
 
 
 def reduction(kind: str) -> Callable[..., Value]:
-    """Return a function that records a sum or mean (`kind`) over some dims, or over all dims."""
+    """Return a function that records a sum or a mean over some or all dims."""
 
     def describe(
         record: Recorder, x: Value, dim: int | Sequence[int] | None = None, keepdim: bool = False, dtype: Any = None
@@ -86,7 +86,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Value:
-    """Record a cross entropy with class indices as labels; return its output. The class dim cannot be sharded."""
+    """Record a cross entropy with class indices as labels, and return its output. The class dim cannot be sharded."""
     if (size_average, reduce, weight) != (None, None, None) or ignore_index != -100:
         refuse("cross_entropy with weight, ignore_index, size_average or reduce is not supported")
     if target.meta.is_floating_point() or logits.meta.dim() < 2:
@@ -142,7 +142,7 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(record: Recorder, x: Value, output_size: int | Sequence[int | None]) -> Value:
-    """Record an average pooling to a fixed output size; return its output. Size (1, 1) is the mean over the image."""
+    """Record an average pooling to a fixed output size, and return its output."""
     sizes = (output_size, output_size) if isinstance(output_size, int) else output_size
     height, width = (whole if size is None else size for size, whole in zip(sizes, x.shape[2:], strict=True))
     # Not computed on the meta device: torch would import its compiler, which takes a second.

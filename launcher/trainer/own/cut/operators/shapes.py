@@ -77,7 +77,7 @@ def _reshaped(record: Recorder, x: Value, output: Tensor) -> Value:
 
 
 def reshape_dims(source: Sequence[int], target: Sequence[int]) -> tuple[Dims, Dims, dict[str, int]]:
-    """Return index letters for the dims of a tensor before and after a reshape, and the sizes of the indices.
+    """Label the dims of a tensor before and after a reshape with index letters, as in einsum.
 
     Runs of dims with the same product correspond, and their outermost dims share an index, along which both can be
     sharded. The size of the index is the greatest common divisor of both dims.
@@ -107,5 +107,5 @@ def _larger(shape: Sequence[int]) -> list[int]:
 
 
 def _flat(values: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the numbers passed as separate arguments or as one sequence; torch accepts both."""
+    """Return sizes or dims as one tuple. As in torch, callers may pass them separately or as one sequence."""
     return tuple(values[0]) if len(values) == 1 and isinstance(values[0], tuple | list | torch.Size) else values

@@ -93,7 +93,7 @@ def _conv2d(module: nn.Conv2d) -> Described:
 
 
 def _with(name: str, *attributes: str, options: Sequence[str] = ()) -> Callable[[Any], Described]:
-    """Return a function from a module to a call of the function `name`, with the module's attributes as arguments."""
+    """Return a function that describes a module as a call of the function `name` with the module's attributes."""
 
     def describe(module: Any) -> Described:
         description = partial(_BY_NAME[name], **{option: getattr(module, option) for option in options})
@@ -132,7 +132,7 @@ MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType
 
 
 def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
-    """Return the function that records calls of `target` in a trace, and True if they change an input in place.
+    """Return the function that records calls of `target`, and True if such calls change an input in place.
 
     `target` is a function or a method's name. Return None if it is unknown.
     """
@@ -148,12 +148,12 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
 
 
 def described_module(module: nn.Module) -> Described | None:
-    """Return the function that records calls of `module`, and arguments for it; None if the class is unknown."""
+    """Return the function that records calls of `module`, and its arguments. Return None for an unknown class."""
     return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return a call's result in a 1-tuple if tracing knows it, such as a shape; None if it must be computed.
+    """Return a 1-tuple with the result of a call that tracing can answer, such as a shape. Otherwise return None.
 
     Calls that return the tensor itself, such as `contiguous`, are also known.
     """
@@ -169,5 +169,5 @@ def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
 
 
 def known() -> str:
-    """Return the names of all operators, separated by commas."""
+    """Return the names of all supported operators, separated by commas."""
     return ", ".join(sorted({*_BY_NAME, "batch_norm"}))
