@@ -14,7 +14,7 @@ STDIN = "stdin"
 
 
 def stdin_lines() -> Iterator[list[str]]:
-    """Yield lists of new lines, without line ends, as soon as any lines are available.
+    """Yield the lines of stdin without their line ends, in lists, as soon as they arrive.
 
     Raises:
         UnreadableError: stdin cannot be read, or a line is not UTF-8 or is longer than MAX_LINE_BYTES. Earlier lines are
