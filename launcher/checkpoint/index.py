@@ -133,7 +133,7 @@ def partial_name(step: int, token: str) -> str:
 
 
 def remove_partials(directory: Path) -> OSError | None:
-    """Remove incomplete checkpoints that killed processes have left, and return the first error."""
+    """Remove incomplete checkpoints that killed processes have left behind. Return the first error, or None."""
     failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
     return next(filter(None, failures), None)
 
@@ -194,7 +194,7 @@ def index_text(index: Index) -> str:
 
 @contextmanager
 def hinted(checkpoint: Path) -> Iterator[None]:
-    """Add a hint to a DamagedError in the block: how to list the damage, or how to find intact checkpoints."""
+    """Add a hint to a DamagedError raised in the `with` block: how to list the damage or find intact checkpoints."""
     try:
         yield
     except DamagedError as error:

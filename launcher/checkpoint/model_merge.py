@@ -33,7 +33,7 @@ ALIGNMENT = 8  # bytes; with sorted names, the file is identical to one that saf
 def merge(
     stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool, averaged_steps: Sequence[int] = ()
 ) -> None:
-    """Atomically write the full model of a checkpoint to a new directory, with the optimizer's moments if `moments`.
+    """Atomically write the full model of a checkpoint, and optionally the optimizer's moments, to a new directory.
 
     `averaged_steps`: steps of the averaged checkpoints, newest first. Raises DamagedError if the checkpoint lacks an
     element, and OSError if `output` exists, or for example the disk is full.

@@ -63,7 +63,7 @@ def check_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> None:
-    """Raise UsageError if a training with this program and these settings cannot resume from the checkpoint.
+    """Raise UsageError if a training with `program` and `settings` cannot resume from the checkpoint.
 
     `named` and `defaults`: see `differing_settings`.
     """

@@ -37,7 +37,7 @@ class Preprocessed:
     warnings: tuple[str, ...]  # contradictions between the files' own attributes and the options
 
     def __str__(self) -> str:
-        """Return one line with the numbers of kept and of all pairs, and of dropped pairs by reason."""
+        """Return one line with the numbers of kept pairs, of all pairs, and of dropped pairs by reason."""
         dropped = sum(self.dropped.values())
         reasons = f"; dropped: {_counts(self.dropped)}" if dropped else ""
         return f"kept {self.kept:,} of {self.kept + dropped:,} pairs{reasons}"

@@ -46,7 +46,7 @@ class Segment:
 
 @frozen
 class SgmFile:
-    """The content of one `.sgm` file. It has at least one segment, and keeps the order of the file."""
+    """The content of one `.sgm` file: at least one segment, in the order of the file."""
 
     path: Path
     segments: Mapping[Key, Segment]
@@ -156,7 +156,7 @@ class _Reading:
 
 
 def _attributes(markup: re.Match[str]) -> dict[str, str]:
-    """Return the attributes of a tag, with names in lower case, resolved entities and values without outer spaces."""
+    """Return the attributes of a tag. Names are in lower case, values are stripped, and entities are resolved."""
     return {
         name.lower(): _resolved(double or single or bare).strip()
         for name, double, single, bare in ATTRIBUTE.findall(markup["attributes"])

@@ -53,7 +53,7 @@ class Box:
         )
 
     def rows(self, most: int) -> Iterator[Box]:
-        """Split this box by rows into boxes of at most `most` elements, but at least one row, in row-major order.
+        """Split this box into boxes of complete rows, with at most `most` elements each unless one row has more.
 
         >>> [box.size for box in Box((2, 0), (5, 3)).rows(most=7)]
         [(2, 3), (2, 3), (1, 3)]

@@ -60,7 +60,7 @@ def gpipe(micro_batches: int) -> Schedule:
 
 
 def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -> Schedule:
-    """Return the interleaved 1F1B schedule of one stage (Narayanan et al. 2021). `stage_count` divides `micro_batches`.
+    """Return the interleaved 1F1B schedule of one stage. `stage_count` must divide `micro_batches`.
 
     Groups of P micro batches pass one chunk after another: forward from the first chunk, backward from the last. Stage
     i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0
@@ -85,7 +85,7 @@ def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -
 
 
 def most_in_flight(schedule: Schedule) -> int:
-    """Return the largest number of forwards whose backward is still to come. Each keeps the activations of a chunk."""
+    """Return the maximum number of forwards that wait for their backward, each with the activations of a chunk."""
     in_flight = most = 0
     for action in schedule:
         in_flight += 1 if action.kind == "forward" else -1

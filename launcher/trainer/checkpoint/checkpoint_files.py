@@ -82,7 +82,7 @@ class StoredTensors:
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Prepare to read `files` of `directory`, each with all `kinds`. Of duplicate boxes, the first is read."""
+        """Prepare to read the tensor files `files` of `directory`. A box in several files is read from the first."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}

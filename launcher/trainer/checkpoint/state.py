@@ -32,7 +32,7 @@ class State(Protocol):
         """The dtype of all values, which may be more precise than the model's weights."""
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
-        """Yield the boxes that this rank owns in a fixed order. Their values are views of the state itself."""
+        """Yield the boxes that this rank owns in a fixed order. Their values are views of the state."""
 
     def restored(self, steps: int) -> None:
         """Use the values in the owned boxes as the state after `steps` steps. All ranks must call it."""
@@ -40,7 +40,7 @@ class State(Protocol):
 
 @frozen
 class Training:
-    """The data about a training that is stored in each of its checkpoints."""
+    """The information about a training that each of its checkpoints contains."""
 
     program: str
     settings: Mapping[str, Any]

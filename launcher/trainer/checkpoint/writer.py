@@ -157,7 +157,7 @@ class Writing:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
     def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
-        """Wait until the ranks have written the files `names` of a phase. Return the descriptions of the files."""
+        """Wait until the ranks have written the files `names` in a phase, and return a description of each file."""
         notes = {name: self._aside / f"{name}.json" for name in names}
         deadline_s = None
         for name, path in notes.items():  # in sequence, because polling thousands of files would overload a file server
@@ -214,7 +214,7 @@ class Writing:
             self._plan.on_unremoved(failure)
 
     def _remove_others(self) -> OSError | None:
-        """Remove checkpoints of later steps. Of the others, keep the latest `keep` and, with `keep_best`, the best.
+        """Remove all checkpoints except the latest `keep` up to this step and, with `keep_best`, the best.
 
         Return the first error. Raise an OSError if the directory cannot be read.
         """
@@ -228,7 +228,7 @@ class Writing:
         return next(filter(None, failures), None)
 
     def _rename(self, checkpoint: Path) -> OSError | None:
-        """Rename a checkpoint before it is removed, so that no reader finds it incomplete. Return any OSError."""
+        """Rename a checkpoint before its removal, so that no reader finds it incomplete. Return the error, if any."""
         try:
             checkpoint.rename(self._old(checkpoint))
         except OSError as error:

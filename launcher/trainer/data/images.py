@@ -97,7 +97,7 @@ class ImageOrder:
         self._order = lru_cache(maxsize=1)(lambda epoch: permutation(image_count, seed, epoch, "images"))
 
     def batch(self, epoch: int, index: int) -> Integers:
-        """Return the image numbers of the batch with this epoch and index, which both start at 0."""
+        """Return the image numbers of a batch. `epoch` and `index` start at 0."""
         return self._order(epoch)[index * self._batch_size : (index + 1) * self._batch_size]
 
 
@@ -211,7 +211,7 @@ def resized(value_BCHW: Values, size: int) -> Values:
 
 @lru_cache(maxsize=4)
 def _interpolation(before: int, after: int, dtype: np.dtype[Any]) -> Values:
-    """Return the (after, before) matrix that interpolates one side of an image. Each row has two weights."""
+    """Return the (after, before) matrix that interpolates one side of an image, with two weights per row."""
     place = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
     lower = np.minimum(place.astype(np.int64), before - 2)
     matrix = np.zeros((after, before), dtype)

@@ -34,7 +34,7 @@ class PairBatches:
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, batch_size), seed=seed)
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
-        """Read the pairs of a batch into memory. `epoch` and `index` (of the batch in the epoch) start at 0."""
+        """Read the pairs of a batch into memory. `epoch` and `index` start at 0."""
         start, stop = index * self._batch_size, (index + 1) * self._batch_size
         ends = self._shuffle.ends(epoch)
         first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left"))
@@ -50,7 +50,7 @@ class TokenBatches:
     """Batches of about `batch_tokens` target tokens, with pairs of similar length."""
 
     def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
-        """Divide `pairs` into batches. To prevent empty ones, `batch_tokens` is at least twice the longest target."""
+        """Divide `pairs` into batches. `batch_tokens` must be at least twice the length of the longest target."""
         self._seed = seed
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
         # Only the last chunk of pairs may end within a block.
@@ -63,14 +63,14 @@ class TokenBatches:
         self._batches = lru_cache(maxsize=1)(self._batches_of_pool)
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
-        """Read the pairs of a batch into memory. `epoch` and `index` (of the batch in the epoch) start at 0."""
+        """Read the pairs of a batch into memory. `epoch` and `index` start at 0."""
         ends = self._ends(epoch)
         pool = int(np.searchsorted(ends, index, "right"))
         first = int(ends[pool - 1]) if pool else 0
         return self._batches(epoch, pool, int(ends[pool]) - first)[index - first]
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative number of batches per pool. Pools have batches in proportion to their tokens."""
+        """Return the cumulative number of batches up to the end of each pool."""
         tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
         return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
 
@@ -94,7 +94,7 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Divide pairs into `count` parts with the least maximum cost. Return the positions of the pairs in each part.
+    """Divide pairs into `count` parts so that the largest cost of a part is minimal. Return the pairs' positions.
 
     Pairs are sorted by length, so each part has pairs of similar length. With few pairs, the last parts are empty.
     The cost of a part is its padded positions, plus its target tokens, because logits are only computed for those.

@@ -173,7 +173,7 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
 
 
 def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[tuple[Integers, Integers]]:
-    """Encode pairs in parallel threads, and yield their ids in order. sentencepiece releases the GIL meanwhile."""
+    """Encode pairs in parallel threads, since sentencepiece releases the GIL, and yield their ids in order."""
     thread_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     remaining = iter(pairs)
     at_work: deque[Future[tuple[Integers, Integers]]] = deque()
@@ -226,7 +226,7 @@ class _Progress:
 
 @contextmanager
 def _locked(directory: Path, name: str) -> Iterator[bool]:
-    """Hold the lock `name` in `directory`. Yield False if the file system does not support locks, else True."""
+    """Hold the lock `name` in `directory`. Yield whether the file system supports locks."""
     path = directory / f".{name}.lock"
     while True:
         with path.open("ab") as file:

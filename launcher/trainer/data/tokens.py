@@ -77,7 +77,7 @@ class TokenArrays:
     bounds: Integers | FileArray
 
     def read(self, numbers: Integers) -> TokenArrays:
-        """Load the pairs `numbers` (at least one) into memory. A run of consecutive pairs is read at once."""
+        """Load the pairs with the given numbers into memory. Consecutive pairs are read together."""
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         bounds = [self.bounds[2 * int(run[0]) : 2 * int(run[-1]) + 3] for run in runs]
         ids = [self.ids[int(each[0]) : int(each[-1])] for each in bounds]
@@ -88,7 +88,7 @@ class TokenizedPairs(Sequence[Example]):
     """Selected pairs of `TokenArrays`, with each side truncated to a maximum length. Slices share the arrays."""
 
     def __init__(self, arrays: TokenArrays, numbers: range | Integers, lengths: tuple[int, int]) -> None:
-        """Select the pairs `numbers`, which must be a range with step 1 unless the arrays are in memory.
+        """Select pairs by their `numbers`, which must be a range with step 1 unless the arrays are in memory.
 
         `lengths` is the maximum number of tokens of source and target, including END.
         """
@@ -188,7 +188,7 @@ class TokenizedPairs(Sequence[Example]):
 
 
 def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: DataConfig) -> TokenizedPairs:
-    """Encode sentence pairs, and truncate each side to its configured length including END."""
+    """Encode sentence pairs, with each side truncated to its configured number of tokens (including END)."""
     arrays = TokenArrays(*encoded(pairs, tokenizer))
     return TokenizedPairs(arrays, range(len(pairs)), (config.source_length, config.target_length))
 

@@ -14,7 +14,7 @@ STDIN = "stdin"
 
 
 def stdin_lines() -> Iterator[list[str]]:
-    """Yield the lines of stdin without their line ends, in lists, as soon as they arrive.
+    """Yield lists of lines from stdin as soon as they arrive, without line ends.
 
     Raises:
         UnreadableError: stdin cannot be read, or a line is not UTF-8 or is longer than MAX_LINE_BYTES. Earlier lines are

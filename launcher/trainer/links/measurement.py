@@ -66,7 +66,7 @@ class AllReduce:
 
 @frozen
 class Pair:
-    """The latency and the rates of the connection between two servers. `bytes_per_s` is the lower of both rates."""
+    """The latency and the rates of the connection between two servers. `bytes_per_s` is the lower rate."""
 
     servers: tuple[int, int]
     latency_s: float  # half of the median round-trip time
@@ -76,7 +76,7 @@ class Pair:
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield rounds of pairs in which every two of `count` players meet once, and nobody is twice in a round.
+    """Yield rounds of pairs so that every two of `count` players meet once. A player is in at most one pair per round.
 
     Uses the circle method.
 
@@ -191,7 +191,7 @@ def _slowest(world: World, content: Tensor) -> float:
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
-    """Measure each pair of leaders, and return the results on every rank."""
+    """Measure each pair of servers by their leaders (first ranks), and return the results on every rank."""
     count = len(leaders)
     found = torch.zeros(count, count, 3, device=world.device)
     schedule = list(rounds(count))

@@ -52,7 +52,7 @@ _own_rows: frozenset[int] = frozenset()  # numbers of rows with dedicated kernel
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Use dedicated oneDNN kernels for the MAX_OWN_ROWS largest of these numbers of matrix rows."""
+    """Set the numbers of matrix rows that get a dedicated oneDNN kernel, at most the MAX_OWN_ROWS largest."""
     global _own_rows  # noqa: PLW0603 - state of the process
     _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 
@@ -102,7 +102,7 @@ def may_be_fast(tensor: Tensor) -> bool:
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
-    """Split `rows` rows into blocks of a few sizes. Do not split them if a kernel is dedicated to this number.
+    """Split `rows` rows into blocks of a few sizes, or into one block if there is a kernel for exactly `rows` rows.
 
     First come blocks of the largest size, then at most one of each smaller size, then the remaining rows. No block is
     larger than `largest`, and only the last one may be smaller than `smallest`.

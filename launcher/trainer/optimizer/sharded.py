@@ -41,7 +41,7 @@ NORM_ROW = 16_384  # elements
 
 @frozen
 class OwnedBox:
-    """A box of a parameter that this rank owns, with views of its weight and optimizer state."""
+    """A box (a part) of a parameter that this rank owns, with views of its weight and optimizer state."""
 
     name: str
     box: Box  # of the single-device model's parameter
@@ -134,7 +134,7 @@ class ShardedOptimizer:
             self._shared_weight.zero_gradient()
 
     def collect_shared(self) -> None:
-        """After all backward passes, add the gradient of a shared weight's copy to the gradient of its owner.
+        """After all backward passes, send the gradient of a shared weight to the stage that owns the weight.
 
         `step` calls it. All ranks of the run must call it.
         """

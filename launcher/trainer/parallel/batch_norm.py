@@ -148,7 +148,7 @@ def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor
 
 
 def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """Combine the statistics of all ranks to count, mean and biased variance. All ranks get bitwise equal results."""
+    """Return the count, mean and biased variance over the images of all ranks. All ranks get the same result."""
     channels = len(mean_C)
     own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
     gathered = own.new_empty(group.size * len(own))

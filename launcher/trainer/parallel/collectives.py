@@ -35,7 +35,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter sends each rank only its slice. gloo runs an all_reduce and copies the slice."""
+        """True if reduce_scatter sends each rank only its slice, unlike gloo, which runs an all_reduce instead."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -75,7 +75,7 @@ def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = 
 
 
 def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> Tensor | None:
-    """Return a zero tensor in the group's shared memory, or None if the group has no shared memory or too little.
+    """Return a tensor of zeros in the group's shared memory, or None if there is not enough shared memory.
 
     All ranks must call it with the same arguments; the result is None on all or on no rank. If there is not enough
     memory, the first rank prints a line.
@@ -100,7 +100,7 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Wait for all ranks. Then sum `columns` of a `shared_tensor` over all ranks' rows, and store the sum in `output`.
+    """Wait for all ranks. Then sum some columns of a shared tensor over its rows (one per rank) into `output`.
 
     Each rank fills its row of `shared_RM` before. Ranks may pass different columns. Do not change a row before the next
     `barrier`.

@@ -141,10 +141,10 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return four tensors for a chunk of tokens: exp(z - m), exp(m - log Z), log Z, and h . t summed over all ranks.
+    """Compute the softmax and the terms of the loss for a chunk of tokens.
 
-    The module docstring defines the symbols. z are this rank's logits, and m is the maximum of each row of z.
-    `agreement_C` is this rank's part of h . t.
+    Returns exp(z - m), exp(m - log Z), log Z, and h . t over all ranks, with the symbols of the module docstring. z are
+    this rank's logits, and m is the maximum of each row of z. `agreement_C` is this rank's part of h . t.
     """
     own_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C, sum_C = _exponentials_(own_CW)

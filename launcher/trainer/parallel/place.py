@@ -17,7 +17,7 @@ from launcher.trainer.parallel.rendezvous import engine_variables
 
 @frozen
 class Place:
-    """The global and local rank of this process, the numbers of ranks, its device, and the layout of all ranks."""
+    """The position of this process in the job: its ranks, the numbers of ranks, its device and the layout."""
 
     global_rank: int
     world_size: int

@@ -73,7 +73,7 @@ def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
 
 
 def _meet(rank: EngineRank, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Agree on a rendezvous address over MPI. Return the variables for the address and for this local rank."""
+    """Agree on a rendezvous address over MPI. Return the environment variables for it and for the local rank."""
     mpi = _mpi(rank)
     world = mpi.COMM_WORLD
     library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")

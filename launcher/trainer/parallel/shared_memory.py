@@ -96,7 +96,7 @@ class SharedMemory:
         return tensor
 
     def tensor(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor | None:
-        """Return a zero tensor that all ranks share. If there is not enough memory, return None on all ranks.
+        """Return a tensor of zeros that all ranks share. If there is not enough memory, return None on all ranks.
 
         All ranks must call it with the same arguments. The memory is freed once all ranks have released the tensor.
         """
@@ -122,7 +122,7 @@ class SharedMemory:
         return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
 
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
-        """Wait for all ranks. Then sum `columns` of a shared `tensor` over all rows, and store the sum in `output_N`.
+        """Wait for all ranks. Then sum some columns of a shared tensor over its rows (one per rank) into `output_N`.
 
         Row r is rank r's. Ranks may pass different columns. Do not change a row before the next `barrier`.
         """

@@ -77,7 +77,7 @@ class World:
         return payload
 
     def while_others_wait(self, work: Callable[[], object] | None) -> None:
-        """Run `work` on the ranks that pass one, while the other ranks wait for them without a time limit.
+        """Run `work` on each rank where it is not None, while the other ranks wait without a time limit.
 
         All ranks must call it; None only waits.
 
@@ -227,7 +227,7 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return the pipeline links of this stage with `chunks` chunks of layers per stage. All ranks must call it.
+    """Return this stage's pipeline links if each stage has `chunks` chunks of layers. All ranks must call it.
 
     With several chunks, the last and the first stage are also linked. That link has separate process groups, because
     with two stages both links connect the same two ranks.
@@ -244,7 +244,7 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Open shared memory for the groups whose ranks can share memory. Return the other groups unchanged.
+    """Open shared memory for each of the groups whose ranks can share memory, and return all groups.
 
     The first rank of an unchanged group prints the reason. All ranks must call it, with groups under the same keys.
 

@@ -56,7 +56,7 @@ class EventFile:
             self._append({"wall_time": time.time(), "step": purge_step, "session_log": start})
 
     def scalars(self, time_ns: int, step: int, values: Mapping[str, float]) -> None:
-        """Write a record, without buffering, that has one float32 value for each tag in `values`.
+        """Write one float32 value for each tag in `values` as one record, without buffering.
 
         Raises:
             OSError: the disk is full, for example. The file must not be used afterwards.

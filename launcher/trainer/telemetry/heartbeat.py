@@ -80,7 +80,7 @@ def getting_on() -> None:
 
 
 def wait_for_long(work: dist.Work | None) -> None:
-    """Wait for a collective that other ranks may join late. Touch the heartbeat file, since waiting is not a hang."""
+    """Wait for a collective that other ranks may join late, and keep touching the heartbeat file meanwhile."""
     assert work is not None, "only members of a group wait in it"
     nap_s = FIRST_NAP_S
     while not work.is_completed():

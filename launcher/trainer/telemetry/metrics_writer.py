@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Create the writer. One of all `ranks` sets `writes`; the other ranks only write records of `saved`.
+        """Create the writer. Exactly one of the `ranks` sets `writes`; other ranks only write records of `saved`.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
@@ -133,7 +133,7 @@ class Metrics:
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
-        """Record the measured and the predicted share of time for which each pipeline stage is busy, up to `step`."""
+        """Record the measured and predicted fraction of time for which each stage is busy in the steps up to `step`."""
         if self._writes:
             self.flush()
             self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))
@@ -263,7 +263,7 @@ def attempt_in(environment: Mapping[str, str]) -> int:
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """Return in bytes the peak memory of tensors on an accelerator, or the resident memory of this process on a CPU.
+    """Return the peak memory of tensors on an accelerator, or the resident memory of this process on a CPU, in bytes.
 
     Returns None if it is unknown.
     """
@@ -276,7 +276,7 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return in bytes the peak memory of tensors on an accelerator, or the peak memory of this process on a CPU."""
+    """Return the peak memory of tensors on an accelerator, or of this process on a CPU, in bytes."""
     with suppress(Exception):
         if device.type != "cpu":
             return device_memory_bytes(device)

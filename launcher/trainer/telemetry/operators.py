@@ -58,7 +58,7 @@ class OperatorGraph:
         self._used: dict[str, Counter[str]] = {}  # by module: how often each name was used in this pass
 
     def enter_module(self, scope: str) -> None:
-        """Start a call of the module `scope`, in which the numbering of operators starts again."""
+        """Record the start of a call of the module `scope`, and restart the numbering of its operators."""
         inside = f"{scope}." if scope else ""
         self._used = {name: used for name, used in self._used.items() if name != scope and not name.startswith(inside)}
 

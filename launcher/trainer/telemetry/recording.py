@@ -126,7 +126,7 @@ def communicated(kind: ReportKind, group: Sequence[int], count_bytes: int, what:
 
 
 def passed(kind: Literal["send", "receive"], direction: Direction, peer: int, count_bytes: int) -> None:
-    """Record a pipeline message, if this step is recorded. It has activations in forward, gradients in backward."""
+    """Record a pipeline message of activations (forward) or gradients (backward), if this step is recorded."""
     if active is not None:
         ends = (active.rank, peer) if kind == "send" else (peer, active.rank)
         with active.within("pipeline", direction):

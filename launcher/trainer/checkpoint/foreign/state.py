@@ -74,7 +74,7 @@ class ForeignState:
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
-        """Return the step of the state. Raise UsageError if it is missing, or RefusedError if it is invalid."""
+        """Return the step of the state. Raise UsageError if the step is missing, or RefusedError if it is invalid."""
         hint = "set it with `--step N`"
         if self.number is None:
             raise UsageError(f"{self.path} does not contain the step of its state", hint=hint)
@@ -154,7 +154,7 @@ def write_checkpoint(
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
-    """Yield the tensors of all parameters for KINDS[0], then for KINDS[1], and so on. Reads one at a time."""
+    """Yield the tensors of all parameters for KINDS[0], then for KINDS[1], and so on, reading one at a time."""
     dtype = NUMPY_DTYPES[like.dtype]
     for kind, found in zip(KINDS, state.tensors, strict=True):
         for name, shape in like.shapes.items():
