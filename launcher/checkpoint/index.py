@@ -177,7 +177,7 @@ def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
 
 
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
-    """Return the first checkpoint with the lowest validation loss, or None if no checkpoint has one."""
+    """Return the first checkpoint with the lowest validation loss, or None if no checkpoint has a loss."""
     losses = {path: index.validation_loss for path, index in indexed if index.validation_loss is not None}
     return min(losses, key=lambda path: losses[path], default=None)
 

@@ -164,7 +164,7 @@ def _attributes(markup: re.Match[str]) -> dict[str, str]:
 
 
 def _resolved(text: str) -> str:
-    """Resolve `&name;` and `&#number;`. Unlike `html.unescape`, keep unknown names and bare `&`."""
+    """Resolve entities such as `&amp;` and `&#38;`. Unlike `html.unescape`, keep unknown names and bare `&`."""
     return ENTITY.sub(
         lambda entity: unescape(entity[0]) if entity[0][1] == "#" else html5.get(entity[0][1:], entity[0]), text
     )

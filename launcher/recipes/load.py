@@ -65,7 +65,7 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
-    """Convert the `sections` that a training recorded to settings. `where` names the record in error messages."""
+    """Convert the recorded `sections` of a training to settings. `where` names the record in error messages."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])

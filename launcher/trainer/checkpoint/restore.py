@@ -100,7 +100,7 @@ def restore(
 
 
 def _none_complete(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
-    """Return the error that no checkpoint is usable. It names checkpoints that were not tried."""
+    """Return an error which says that no checkpoint is usable and names checkpoints that were not tried."""
     directory = paths[-1].parent
 
     def others() -> bytes:

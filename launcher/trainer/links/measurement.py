@@ -158,7 +158,7 @@ def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]
 
 
 def _leaders(world: World) -> list[int]:
-    """Return the first rank of each server. Without GROUP_RANK, assume that a server has consecutive ranks."""
+    """Return the first rank of each server. Without GROUP_RANK, assume that the ranks of a server are consecutive."""
     place = world.place
     written = os.environ.get(env.GROUP_RANK, "")
     server = int(written) if written.isdecimal() else place.global_rank // place.local_world_size

@@ -92,7 +92,7 @@ class GradientShards:
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def _passed(self, name: str, parameter: Tensor) -> None:
-        """Collect the gradient of a parameter after a backward pass, and sum each group of gradients if complete."""
+        """Collect the gradient of a parameter after a backward pass, and sum the gradient groups that are complete."""
         if not self._expected:
             return
         self._take(name, parameter)

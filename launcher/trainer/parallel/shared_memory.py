@@ -45,7 +45,7 @@ _COMBINE: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "max": torch.max
 
 
 class PeerLostError(RuntimeError):
-    """Raised if another rank has exited or timed out. The diagnosis of failed runs parses its message."""
+    """Raised if another rank of the group has exited or timed out."""
 
 
 class SharedMemory:
@@ -56,7 +56,8 @@ class SharedMemory:
     group. A collective blocks until all ranks have called it, or until `timeout`.
 
     Raises (each collective):
-        PeerLostError: a rank has closed its connections or timed out. The memory cannot be used afterwards.
+        PeerLostError: a rank has closed its connections or timed out. The memory cannot be used afterwards. The
+            diagnosis of failed runs (supervise/diagnosis) parses its message.
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], index: int, file: io.FileIO, timeout: timedelta) -> None:

@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Create the writer. Exactly one of the `ranks` sets `writes`; other ranks only write records of `saved`.
+        """Create the writer. Exactly one rank sets `writes`; the other ranks only write records of `saved`.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.

@@ -62,7 +62,7 @@ class ForeignState:
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Add a parameter's tensor of KINDS[kind], read from the entry `called`. A duplicate counts as unknown."""
+        """Add a tensor of the kind KINDS[kind] to a parameter. If it has one already, list the entry as unknown."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
