@@ -229,7 +229,7 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the bytes of all parameters and buffers. `kinds` is the number of kinds to count; 1 means only weights."""
+    """Return the size of all parameters and buffers in bytes, counting only the first `kinds` kinds of values."""
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 

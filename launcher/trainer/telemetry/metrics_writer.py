@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Create the writer. Exactly one rank sets `writes`; the other ranks only write records of `saved`.
+        """Create the writer. Exactly one rank sets `writes`, and the other ranks only write records of `saved`.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
@@ -126,7 +126,7 @@ class Metrics:
             self.flush()
 
     def validated(self, step: int, loss: float, *, of_tokens: bool = True, bleu: float | None = None) -> None:
-        """Record the validation loss after `step`, and its perplexity if it is a mean per token (`of_tokens`)."""
+        """Record the validation loss after `step`. If the loss is a mean per token, also record the perplexity."""
         if self._writes:
             self.flush()
             perplexity = perplexity_of(loss) if of_tokens else None
