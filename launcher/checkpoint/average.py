@@ -19,10 +19,10 @@ BLOCK_ELEMENTS = 1 << 15  # their sums fit into a core's cache
 
 
 class AveragedBoxes:
-    """Several checkpoints of one training that can be read like one checkpoint with their average weights."""
+    """Several checkpoints of one training that are read like one checkpoint with their average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
-        """`stored`: the checkpoints, newest first, whose index is used. Raises UsageError if they do not match."""
+        """Combine the checkpoints `stored`, of which the first is the newest. Raise UsageError if they do not match."""
         newest = stored[0]
         self.path, self.index = newest.path, newest.index
         self._stored = stored
@@ -40,7 +40,7 @@ class AveragedBoxes:
         return [each.index.step for each in self._stored]
 
     def blocks(self, kind: int, name: str, box: Box) -> Iterator[bytes]:
-        """Yield the average values of `box`, a part of a tensor, in row-major order. Raises as `StoredBoxes.blocks`."""
+        """Yield the average values of `box` (a part of a tensor) in row-major order."""
         dtype = f"<f{ITEM_BYTES[self.index.dtype]}"
         for piece in pieces(box, BLOCK_ELEMENTS):
             total = np.zeros(piece.count)
@@ -50,7 +50,7 @@ class AveragedBoxes:
 
 
 def _difference(first: Index, second: Index) -> str:
-    """Describe a difference that proves two checkpoints to be from different trainings. Empty if there is none."""
+    """Describe a difference that proves that two checkpoints are from different trainings, or return ""."""
     for what in ("program", "text", "dtype", "shapes", "buffers"):
         if getattr(first, what) != getattr(second, what):
             return f"different {'data' if what == 'text' else what}"

@@ -65,7 +65,7 @@ _ITEMS = {
 
 @frozen
 class Chunk:
-    """A part of a tensor, stored by torch.save in a byte range of a file."""
+    """A part of a tensor that torch.save has stored in a byte range of a file."""
 
     box: Box
     file: str  # its name, without a directory
@@ -86,14 +86,14 @@ class Stored:
 
 
 class _Named:
-    """The name of a class, function or dtype in a pickle. Nothing is imported."""
+    """The name of a class, function or dtype in a pickle. The name is never imported."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class _Record:
-    """A call in a pickle, recorded and not executed."""
+    """A call in a pickle. It is recorded and never executed."""
 
     def __init__(self, name: str, arguments: Any) -> None:
         self.name, self.arguments = name, arguments
@@ -105,7 +105,7 @@ class _MalformedError(Exception):
 
 
 def read_metadata(directory: Path) -> Stored:
-    """Read shapes, dtypes and chunks of a DCP checkpoint's tensors. Raises UnreadableError, also for unexpected names."""
+    """Read the shapes, dtypes and chunks of all tensors in a DCP checkpoint."""
     path = directory / DCP_METADATA
     try:
         content = read_regular(path, MAX_METADATA_BYTES)
@@ -131,7 +131,7 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self, content: bytes) -> Any:
-        """Return the value of the pickle.
+        """Interpret the pickle and return its value.
 
         Raises _MalformedError if it contains an unexpected name or opcode, and ValueError, IndexError, KeyError,
         TypeError, AttributeError if it is not a pickle, or is truncated or modified.
@@ -178,7 +178,7 @@ class _Machine:
             raise _MalformedError(f"opcode {name} does not occur in torch's metadata")
 
     def _collect(self, name: str, items: list[Any]) -> None:
-        """Interpret an opcode that combines `items` into a tuple, a name or a record, or adds them to the top of stack."""
+        """Interpret an opcode that combines `items`, or adds them to the object at the top of the stack."""
         stack = self._stack
         match name:
             case "APPEND" | "APPENDS":
@@ -209,7 +209,7 @@ def _of(value: Any, *kinds: type) -> Any:
 
 
 def _state(value: Any, *names: str) -> tuple[str, dict[str, Any]]:
-    """Return the class name of a record and its attributes. Raise a TypeError if the class is not one of `names`."""
+    """Return the class name and the attributes of a record. Raise TypeError if the class is not one of `names`."""
     name = _of(value, _Record).name.rpartition(".")[2]
     if name not in names:
         raise TypeError(name)

@@ -29,7 +29,7 @@ Values = npt.NDArray[np.floating[Any]]
 
 @frozen
 class Fact:
-    """A difference outside tensors. `matters` is True if it makes the state different."""
+    """A difference outside of tensors. `matters` is True if it makes the state of the training different."""
 
     name: str
     first: Any
@@ -65,7 +65,7 @@ class Difference:
 
 
 def compare(first: StoredBoxes, second: StoredBoxes) -> Difference:
-    """Compare settings and tensors of two checkpoints, block by block. Raises DamagedError (missing element), OSError."""
+    """Compare the settings and the tensors of two checkpoints, block by block."""
     mine, its = first.index.tensors, second.index.tensors
     both = [name for name in mine if name in its]
     shapes = [Fact(name, mine[name], its[name], matters=True) for name in both if mine[name] != its[name]]

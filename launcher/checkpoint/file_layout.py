@@ -37,7 +37,7 @@ class PlannedFile:
 
 
 def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
-    """Return the tensor files that the ranks of `layout` write, ordered by writer. `way` is one of `WAYS`.
+    """Return the tensor files that the ranks of `layout` write in the file layout `way`, ordered by writer.
 
     >>> [(file.name, file.sources) for file in planned_files("one_copy", Layout(dp=2, mp=2))]
     [('rank0.safetensors', (0, 2)), ('rank1.safetensors', (1, 3))]
@@ -54,11 +54,11 @@ def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
 
 
 def keeps_replicas(way: str) -> bool:
-    """Return True if a rank's file also contains parameters that another model-parallel rank owns, such as norms."""
+    """Return True if the file of a rank also contains parameters, such as norms, that another rank owns."""
     return way in {SLICES, ONE_COPY}
 
 
 def rank_of(name: str) -> int | None:
-    """Return the rank in a file name such as rank3.safetensors; None for other files."""
+    """Return the rank in a file name such as rank3.safetensors, or None for other file names."""
     match = _OF_RANK.fullmatch(name)
     return int(match[1]) if match else None

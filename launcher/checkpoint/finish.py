@@ -52,7 +52,7 @@ from launcher.mesh.coordinates import Coordinate, coordinate_of
 
 
 def finish(directory: Path, index: Index) -> None:
-    """Write strategy.json and index.json (in the oldest possible schema) next to the tensor files; remove other files.
+    """Complete a checkpoint: write strategy.json and index.json, and remove files that the index does not list.
 
     Both files are synced to disk. Their directory entries are not: call `launcher.core.atomic.name_directory` next.
     Raises DamagedError if an element is in no box, or boxes overlap, and OSError, for example if the disk is full.
@@ -68,7 +68,7 @@ def finish(directory: Path, index: Index) -> None:
 
 
 def record_validation(checkpoint: Path, loss: float | None, validations: Validations) -> None:
-    """Replace the validation loss and counters in a checkpoint's index. A loss that is not finite is recorded as None.
+    """Replace the validation loss and counters in a checkpoint's index. A non-finite loss is recorded as None.
 
     Raises UnreadableError if the index is missing, damaged or of another version, and OSError, for example if the disk
     is full.
@@ -98,7 +98,7 @@ def set_aside(directory: Path, step: int) -> Path | None:
 
 @frozen
 class _Held:
-    """A box (a part of a parameter) in a file. `place`: the writer's coordinate; None if the file holds the full model."""
+    """A box (a part of a parameter) in a file. `place` is the coordinate of its writer, or None for a full model."""
 
     file: str
     box: Box
@@ -134,7 +134,7 @@ def _parameter(shape: Sequence[int], held: Sequence[_Held]) -> str:
 
 
 def _cuts(held: Sequence[_Held]) -> list[dict[str, Any]]:
-    """Return how a parameter is partitioned: for each split the layout axis, the tensor dim and the number of parts."""
+    """Return the partition of a parameter: for each split, the layout axis, the tensor dim and the number of parts."""
     by_place: dict[int, dict[int, list[Box]]] = defaultdict(lambda: defaultdict(list))  # by mp, then by dp
     for each in held:
         if each.place is not None:

@@ -69,7 +69,7 @@ class PartFile:
 
     @property
     def elements(self) -> int:
-        """The number of elements in all boxes, counted for one kind of values (such as weights)."""
+        """The number of elements in all boxes of the file, for one kind of values such as weights."""
         return sum(each.box.count for each in self.boxes)
 
 
@@ -106,7 +106,7 @@ class Index:
 
     @property
     def tokenizer(self) -> str | None:
-        """The digest of the tokenizer's file, if there is one."""
+        """The digest of the tokenizer file, or None if the checkpoint has no tokenizer."""
         return self.files[TOKENIZER].sha256 if TOKENIZER in self.files else None
 
     def kinds_of(self, name: str) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ class Index:
 
 
 class DamagedError(UnreadableError):
-    """A file of a checkpoint is missing, or differs from what was written."""
+    """A file of a checkpoint is missing, or its content has changed since it was written."""
 
 
 def name_of(step: int) -> str:
@@ -122,18 +122,18 @@ def name_of(step: int) -> str:
 
 
 def step_named(name: str) -> int | None:
-    """Return the step in the name of a checkpoint, or None for other names."""
+    """Return the step in a checkpoint name such as step-120, or None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def partial_name(step: int, token: str) -> str:
-    """Return the directory name of an incomplete checkpoint. `token` identifies its writer."""
+    """Return the directory name of an incomplete checkpoint. `token` identifies the process that writes it."""
     return f".{name_of(step)}.{token}.partial"
 
 
 def remove_partials(directory: Path) -> OSError | None:
-    """Remove incomplete checkpoints of killed writers; return the first error. Raises OSError if it cannot list them."""
+    """Remove incomplete checkpoints that killed processes have left behind. Return the first error, or None."""
     failures = [_remove(path) for path in list(directory.iterdir()) if _PARTIAL.fullmatch(path.name)]
     return next(filter(None, failures), None)
 
@@ -153,14 +153,14 @@ def _remove(path: Path) -> OSError | None:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return True if `path` contains an index.json, or is a directory named as a checkpoint, such as step-120."""
+    """Return True if `path` contains an index.json, or is a directory with a checkpoint name such as step-120."""
     return os.path.exists(path / INDEX) or (  # noqa: PTH110 - Path.exists raises if a name is too long
         step_named(path.name) is not None and path.is_dir()
     )
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """Return the checkpoints in a directory, newest first. Return none if the directory does not exist."""
+    """Return the checkpoints in a directory, newest first. The list is empty if the directory does not exist."""
     found: dict[int, Path] = {}
     if os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises if a name is too long
         for path in directory.iterdir():
@@ -170,20 +170,20 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
-    """Yield the path and index of each checkpoint whose index is readable; skip the others."""
+    """Yield the path and index of each checkpoint whose index is readable, and skip the others."""
     for path in checkpoints:
         with suppress(UnreadableError):
             yield path, read_index(path)
 
 
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
-    """Return the first checkpoint with the lowest validation loss, or None if none was validated."""
+    """Return the first checkpoint with the lowest validation loss, or None if no checkpoint has a loss."""
     losses = {path: index.validation_loss for path, index in indexed if index.validation_loss is not None}
     return min(losses, key=lambda path: losses[path], default=None)
 
 
 def index_text(index: Index) -> str:
-    """Return the content of index.json: the index and its digest."""
+    """Return the content of index.json, which consists of the index and its digest."""
     content = encode(index)
     for name in _LATER:
         if content[name] == encode(getattr(Index, name, {})):
@@ -194,7 +194,7 @@ def index_text(index: Index) -> str:
 
 @contextmanager
 def hinted(checkpoint: Path) -> Iterator[None]:
-    """Add hints to a DamagedError in the block: how to verify the checkpoint, and its newest sibling."""
+    """Add a hint to a DamagedError raised in the `with` block: how to list the damage or find intact checkpoints."""
     try:
         yield
     except DamagedError as error:
@@ -229,7 +229,7 @@ def read_index(checkpoint: Path) -> Index:
 
 
 def index_of(content: bytes, path: Path) -> Index:
-    """Parse the content of an index.json. `path` is for messages. Raises the errors of `read_index`."""
+    """Parse the content of an index.json. `path` is only used in error messages."""
     head, _, rest = content.partition(b', "index": ')
     try:
         digest = json.loads(head[:MAX_HEAD_BYTES] + b"}")["sha256"]
@@ -272,7 +272,7 @@ def _problems_of(index: Index) -> Iterator[str]:
 
 
 def _fault_of(index: Index) -> str | None:
-    """Return an error in the fields of the index, apart from its boxes; None if there is none."""
+    """Return an error in the fields of the index, except its boxes. Return None if there is no error."""
     has_all = index.schema >= SCHEMA_OF_KINDS or TOKENIZER in index.files
     if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
         return f"step {index.step} of type {index.dtype}"
@@ -304,7 +304,7 @@ def _is_within(box: Box, shape: tuple[int, ...]) -> bool:
 
 
 def damage_of(checkpoint: Path, name: str, expected: PartFile) -> str | None:
-    """Return a description of the damage of the file `name`, or None if its size and digest are as `expected`."""
+    """Return a description of the damage of the file `name`, or None if its size and digest match `expected`."""
     path = checkpoint / name
     digest = hashlib.sha256()
     try:

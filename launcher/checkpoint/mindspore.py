@@ -46,7 +46,7 @@ _HINT = "give a complete, unencrypted file written by `mindspore.save_checkpoint
 
 @frozen
 class Value:
-    """The type, shape and position of one value in a .ckpt file: a tensor, or rarely something else."""
+    """The type, shape and position of one value in a .ckpt file. Nearly all values are tensors."""
 
     type: str  # "str" for text; "" if not a tensor
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class _MalformedError(Exception):
 
 
 def read_values(path: Path) -> dict[str, Value]:
-    """Return the types, shapes and positions of all values in a .ckpt file, by tag (name). Raises UnreadableError."""
+    """Return the type, shape and position of each value in a .ckpt file, by tag (name)."""
     try:
         with (
             os.fdopen(open_regular(path), "rb") as file,
@@ -94,7 +94,7 @@ class _Parser:
         return {tag: _checked(tag, Value(kind, shape, tuple(pieces))) for tag, (kind, shape, pieces) in found.items()}
 
     def _checked_end(self) -> int:
-        """Return the offset where the protobuf messages end. Check the CRC after them if there is one."""
+        """Return the offset at which the protobuf messages end. If a CRC follows them, check it."""
         end = len(self._content) - len(_CRC_WORD) - _CRC_BYTES
         if end < 0 or self._content[end : end + len(_CRC_WORD)] != _CRC_WORD:
             return len(self._content)
@@ -134,7 +134,7 @@ class _Parser:
         return Value(kind, tuple(dims), (piece,))
 
     def _fields(self, where: range) -> Iterator[tuple[int, int, int | range]]:
-        """Yield each field of a message: its number, its offset, and its integer value or the range of its content."""
+        """Yield each field of a message as its number, its offset, and its integer or the range of its content."""
         at = where.start
         while at < where.stop:
             self._fields_left -= 1
@@ -160,7 +160,7 @@ class _Parser:
             at += size
 
     def _varint(self, at: int, stop: int) -> tuple[int, int]:
-        """Return the varint at an offset, and the offset after it."""
+        """Return the varint at the offset `at`, and the offset after it."""
         number = 0
         for place in range(10):
             if at + place >= stop:
@@ -208,7 +208,7 @@ def _checked(tag: str, value: Value) -> Value:
 
 
 def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Encode the bytes of a .ckpt value that precede the tensor's content (little-endian, row-major)."""
+    """Encode the header of a value in a .ckpt file. The tensor's content follows, little-endian and row-major."""
     dims = b"".join(_encoded(1 << 3 | _VARINT) + _encoded(dim) for dim in shape)
     type_bytes, tag_bytes = kind.encode(), tag.encode()
     before = dims + _head(2, len(type_bytes)) + type_bytes + _head(3, size_bytes)
@@ -217,7 +217,7 @@ def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> by
 
 
 def _head(number: int, size_bytes: int) -> bytes:
-    """Encode the key and length that precede the content of protobuf field `number`."""
+    """Encode the key and the length that precede the content of the protobuf field `number`."""
     return _encoded(number << 3 | _LENGTH) + _encoded(size_bytes)
 
 

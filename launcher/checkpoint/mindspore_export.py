@@ -16,7 +16,7 @@ TYPES = {"F32": "Float32", "F64": "Float64"}
 
 
 def write_mindspore(stored: StoredBoxes, output: Path) -> None:
-    """Write a checkpoint as a file that `mindspore.load_checkpoint` reads, atomically and with one block in memory.
+    """Atomically write a checkpoint as a file that `mindspore.load_checkpoint` can read, one block at a time.
 
     Raises DamagedError if the checkpoint lacks an element, and OSError if `output` exists, or for example the disk is
     full.

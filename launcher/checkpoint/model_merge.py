@@ -33,7 +33,7 @@ ALIGNMENT = 8  # bytes; with sorted names, the file is identical to one that saf
 def merge(
     stored: StoredBoxes | AveragedBoxes, output: Path, *, moments: bool, averaged_steps: Sequence[int] = ()
 ) -> None:
-    """Write the full model of a checkpoint to a new directory, atomically. `moments` adds the optimizer's moments.
+    """Atomically write the full model of a checkpoint, and optionally the optimizer's moments, to a new directory.
 
     `averaged_steps`: steps of the averaged checkpoints, newest first. Raises DamagedError if the checkpoint lacks an
     element, and OSError if `output` exists, or for example the disk is full.
@@ -59,7 +59,7 @@ def merge(
 
 
 def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:
-    """Write full tensors to a safetensors file. `tensors`: name in the file, index of the kind, parameter or buffer."""
+    """Write full tensors to a safetensors file. Each is (name in the file, index of the kind, parameter or buffer)."""
     index, shapes = stored.index, stored.index.tensors
 
     def contents() -> Iterator[Bytes]:

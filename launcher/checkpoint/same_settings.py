@@ -32,7 +32,7 @@ def differing_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each setting that must be equal to resume but differs: its name, the checkpoint's value, and the new value.
+    """Yield the settings that prevent a resume because they differ: (name, the checkpoint's value, the new value).
 
     `named` are settings that the user has set. A setting that the checkpoint's version lacked has its value in
     `defaults`. It counts as equal if it has none, is in `LATER_SETTINGS`, or is unknown to the program.
@@ -63,7 +63,7 @@ def check_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> None:
-    """Raise UsageError if a training with this program and these settings cannot resume from the checkpoint.
+    """Raise UsageError if a training with `program` and `settings` cannot resume from the checkpoint.
 
     `named` and `defaults`: see `differing_settings`.
     """

@@ -51,7 +51,7 @@ def header(
     alignment: int,
     metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Return the header of a safetensors file for tensors (name, shape) in this order, padded to `alignment` bytes."""
+    """Return a safetensors header, padded to `alignment` bytes, for tensors (name, shape) in the given order."""
     content: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     at = 0
     for name, shape in tensors:
@@ -72,7 +72,7 @@ def write_boxes(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write boxes (parts of tensors) to a safetensors file: kinds[0] of all boxes, then kinds[1], and so on.
+    """Write boxes (parts of tensors) to a safetensors file: all boxes for kinds[0], then for kinds[1], and so on.
 
     `contents` has the bytes in this order, in pieces of any size. With `synced`, the file is on disk when this returns.
     Raises OSError, for example if the disk is full.
@@ -92,7 +92,7 @@ def write_boxes(
 
 
 def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> PartFile:
-    """Write `contents` to a file; return its size and digest. With `synced`, it is on disk afterwards. Raises OSError."""
+    """Write `contents` to a file, and return its size and digest. With `synced`, also sync the file to disk."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
         for content in contents:
@@ -110,7 +110,7 @@ def write_digested(path: Path, contents: Iterable[Bytes], *, synced: bool) -> Pa
 
 @frozen
 class Place:
-    """The position of a tensor part in a file: values of kind k start at byte start_bytes + k * kind_bytes."""
+    """The position of a part of a tensor in a file. Values of kind k start at start_bytes + k * kind_bytes."""
 
     file: str
     start_bytes: int
@@ -118,7 +118,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the position of each box of each parameter. If several files contain a box, return that in the first."""
+    """Return the position of each box of each parameter in the first of the files that contain the box."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]
@@ -129,10 +129,10 @@ def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, 
 
 
 class StoredBoxes:
-    """Reads any part of a checkpoint's tensors from its memory-mapped files. Call `close` at the end."""
+    """Reads any part of a checkpoint's tensors from memory-mapped files. Call `close` at the end."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
-        """Open a checkpoint, but only these `files` of its index. If several files contain a box, the first is read."""
+        """Open a checkpoint to read only `files` of its index. A box in several files is read from the first."""
         self.path, self.index = path, index
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance
@@ -153,7 +153,7 @@ class StoredBoxes:
             self._unmap_first()
 
     def read(self, kind: int, name: str, wanted: Box) -> bytearray:
-        """Return the values that `blocks` yields for the box `wanted`, at once. Raises the same errors."""
+        """Return all values of the box `wanted` in row-major order."""
         item = self._item_bytes
         block, found = bytearray(wanted.count * item), 0
         for box, place in self._places.get(name, {}).items():
@@ -188,7 +188,7 @@ class StoredBoxes:
 
 
 def pieces(box: Box, most: int) -> Iterator[Box]:
-    """Split a box into boxes of at most `most` elements, in row-major order. Long rows are split too.
+    """Split a box into boxes of at most `most` elements in row-major order. Long rows are split, too.
 
     >>> [(piece.start, piece.size) for piece in pieces(Box((1, 0), (2, 3)), most=4)]
     [((1, 0), (1, 3)), ((2, 0), (1, 1)), ((2, 1), (1, 2))]
@@ -199,7 +199,7 @@ def pieces(box: Box, most: int) -> Iterator[Box]:
 
 
 def verified_files(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> dict[str, PartFile]:
-    """Verify the digests of all files of a checkpoint, and return the intact files to read.
+    """Verify the digests of all files of a checkpoint, and return intact files that contain all data.
 
     `tell` receives a line for each damaged file that is replaced by others. Raises DamagedError if data of a damaged
     file is in no other file.
@@ -220,7 +220,7 @@ def verified_files(path: Path, index: Index, advance: Advance, tell: Callable[[s
 
 @contextmanager
 def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], None]) -> Iterator[StoredBoxes]:
-    """Verify all files of a checkpoint as `verified_files` does, and yield the checkpoint for reading."""
+    """Verify all files of a checkpoint like `verified_files`, and yield the checkpoint for reading."""
     stored = StoredBoxes(path, index, verified_files(path, index, advance, tell), advance)
     try:
         yield stored
@@ -229,13 +229,13 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the bytes of all parameters and buffers. `kinds`: how many kinds of values to count (1: only weights)."""
+    """Return the size of all parameters and buffers in bytes, counting only the first `kinds` kinds of values."""
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 
 
 def all_bytes(index: Index) -> int:
-    """Return the size of all files of a checkpoint except the index, in bytes."""
+    """Return the total size in bytes of all files of a checkpoint except the index."""
     return sum(file.size for file in index.files.values())
 
 
@@ -243,7 +243,7 @@ def all_bytes(index: Index) -> int:
 
 
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
-    """Return intact files that contain every box, and for each damaged file a line that names its replacement.
+    """Return intact files that contain all boxes, and a line for each damaged file that names its replacements.
 
     `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
     The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.
@@ -261,7 +261,7 @@ def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, 
 
 
 def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, ...] | None:
-    """Return intact files that together contain all boxes of the file `name`, best match first; None if a box is lost."""
+    """Return intact files that together contain all boxes of the file `name`, or None if a box is in no intact file."""
     missing = set(index.files[name].boxes)
     shared = {
         other: len(missing.intersection(file.boxes)) for other, file in index.files.items() if other not in damaged
@@ -275,7 +275,7 @@ def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, .
 
 
 def findings(checkpoint: Path) -> list[str]:
-    """Read all files of a checkpoint; return lines about damage and whether training can resume; empty if intact."""
+    """Check all files of a checkpoint. Return lines about damage and whether training can resume, or [] if intact."""
     try:
         index = read_index(checkpoint)
     except UnreadableError as error:

@@ -18,7 +18,7 @@ SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
 def pair_file_name(direction: Direction, split: Split) -> str:
-    """Return the name of the file with one split's sentence pairs.
+    """Return the name of the file that contains the sentence pairs of a split.
 
     >>> pair_file_name("fr_en", "train"), pair_file_name("en_fr", "valid")
     ('wmt14.fr_en.txt', 'wmt14.en_fr.valid.txt')
@@ -27,19 +27,19 @@ def pair_file_name(direction: Direction, split: Split) -> str:
 
 
 def pair_files(directory: Path, split: Split) -> tuple[Path, Path]:
-    """Return the files of one split in both directions: French-English, English-French."""
+    """Return the pair files of a split in both directions, first French-English, then English-French."""
     return (directory / pair_file_name("fr_en", split), directory / pair_file_name("en_fr", split))
 
 
 def write_pairs(pairs: Iterable[tuple[str, str]], french_english: TextIO, english_french: TextIO) -> None:
-    """Write (French, English) pairs to both files, one "source<TAB>target" per line."""
+    """Write (French, English) pairs to both files, with one "source<TAB>target" per line."""
     for french, english in pairs:
         french_english.write(f"{french}\t{english}\n")
         english_french.write(f"{english}\t{french}\n")
 
 
 def refuse_overwriting(paths: Iterable[Path]) -> None:
-    """Raise a UsageError if any of the files exists."""
+    """Raise UsageError if any of the files already exists."""
     if existing := [path for path in paths if path.exists()]:
         others = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
         raise UsageError(
@@ -49,7 +49,7 @@ def refuse_overwriting(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
-    """Yield a text file open for writing for each of `paths`; on exit rename all into place, or none after an error.
+    """Yield a text file to write for each of `paths`. On exit, rename all files into place, or none after an error.
 
     Raises:
         UnreadableError: the directory or a file cannot be written.
@@ -64,7 +64,7 @@ def replacing_together(paths: Sequence[Path]) -> Iterator[Sequence[TextIO]]:
 
 @contextmanager
 def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """Yield a temporary path for each of `paths`; on exit rename all into place, or none after an error.
+    """Yield a temporary path for each of `paths`. On exit, rename all of them into place, or none after an error.
 
     All common failures (writing, a full disk, a directory with that name) happen before the first rename. Only a power
     cut or SIGKILL between two renames can leave some files new and others old. Missing directories are created and

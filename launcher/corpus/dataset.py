@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 20
 
 @frozen
 class Splits:
-    """The files of sentence pairs for one translation direction; None for a split without a file."""
+    """The files of sentence pairs for one translation direction. A split without a file is None."""
 
     train: Path
     valid: Path | None
@@ -27,7 +27,7 @@ class Splits:
 
 
 def find_splits(path: Path, direction: str) -> Splits:
-    """Return the pair files of `direction` ("fr_en" or "en_fr") in `path`. If `path` is a file, it is the training split.
+    """Return the pair files of `direction` in the directory `path`. If `path` is a file, it is the training split.
 
     Raises:
         UsageError: the direction is unknown, or the file's name contains the other direction.
@@ -62,7 +62,7 @@ def find_splits(path: Path, direction: str) -> Splits:
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """Return the (source, target) sentences of a file with one "source<TAB>target" per line, gzip or plain.
+    """Return the (source, target) pairs of a text or gzip file that has one "source<TAB>target" per line.
 
     Raises:
         UnreadableError: the file is missing, unreadable, not UTF-8 or without pairs, or a line is not two non-empty
@@ -81,7 +81,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def count_first_pairs(path: Path, limit: int) -> int:
-    """Count the pairs with text on both sides, up to `limit`. Check at least `BLOCK_BYTES` characters, or the whole file.
+    """Count the pairs with text on both sides, up to `limit`. Read at least `BLOCK_BYTES` characters or the whole file.
 
     Raises:
         UnreadableError: one of the lines read is not a pair, or no pair has text on both sides.
@@ -99,7 +99,7 @@ def count_first_pairs(path: Path, limit: int) -> int:
 
 
 def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the (source, target) of each line, optionally `normalised`; either may be empty. Errors name `path`.
+    """Yield the (source, target) of each line. Either side may be empty. With `normalise`, normalise the text.
 
     Raises:
         UnreadableError: a line is not two texts with one tab between them.
@@ -120,12 +120,12 @@ def no_filled_pairs(path: Path | str) -> UnreadableError:
 
 
 def is_empty(pair: tuple[str, str]) -> bool:
-    """Return True if a side of `pair` is empty or only spaces."""
+    """Return True if a side of `pair` is empty or contains only spaces."""
     return not (pair[0].strip() and pair[1].strip())
 
 
 def content_digest(path: Path) -> str:
-    """Return the SHA-256 (hexadecimal) of the SHA-256 of a file's bytes. Raises UnreadableError."""
+    """Return the hexadecimal double SHA-256 of a file: the SHA-256 of its SHA-256 digest."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as file:

@@ -53,7 +53,7 @@ KINDS = tuple((label % 5, tuple(FIGURES)[label % 5], tuple(TEXTURES)[label // 2]
 
 
 def write_image_sample(directory: Path) -> tuple[Path, ...]:
-    """Write 2,000 training images in five files, 500 test images in one, and the class names; return the paths.
+    """Write 2,000 training images in five files, 500 test images in one, and the class names. Return the paths.
 
     All files are written or none. Existing files are replaced. The files are byte-identical on every machine.
     `image_sample_files` gives the order of the paths.
@@ -74,12 +74,12 @@ def write_image_sample(directory: Path) -> tuple[Path, ...]:
 
 
 def image_sample_files(directory: Path) -> tuple[Path, ...]:
-    """Return the paths that `write_image_sample` writes, in its order."""
+    """Return the paths of the files that `write_image_sample` writes, in the same order."""
     return tuple(directory / name for name in (*TRAIN_FILES, TEST_FILE, META_FILE))
 
 
 def _record(label: int, random: Random) -> bytes:
-    """Draw one image of class `label` at random; return its record: the label byte, then the pixels by channel."""
+    """Draw a random image of class `label`. Return its record: the label byte, then the pixels by channel."""
     number, shape, texture = KINDS[label]
     figure, light = _masks(shape, texture, random)
     hue = number / len(HUES) + random.uniform(-HUE_SPREAD, HUE_SPREAD)
@@ -102,7 +102,7 @@ def _record(label: int, random: Random) -> bytes:
 
 
 def _masks(shape: str, texture: str, random: Random) -> tuple[Mask, Mask]:
-    """Draw a figure at random; return the mask of its pixels, and the mask of its light pixels."""
+    """Draw a random figure. Return the mask of its pixels and the mask of its light pixels."""
     in_figure, is_light = FIGURES[shape], TEXTURES[texture]
     radius = random.uniform(8, 12)
     middle_x, middle_y = (SIDE / 2 + random.uniform(-4, 4) for _ in range(2))

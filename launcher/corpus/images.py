@@ -34,7 +34,7 @@ _UNPACK_AGAIN = "unpack or copy it again"
 
 @frozen
 class ImageFile:
-    """A CIFAR-10 file. Invariant: it consists of complete records."""
+    """A CIFAR-10 file that consists of complete records."""
 
     path: Path
     count: int  # number of records, at least 1
@@ -50,7 +50,7 @@ class ImageFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths of the training files, then of the test file. Images are numbered in this order."""
+        """The paths of the training files, followed by the test file. Images are numbered in this order."""
         return tuple(file.path for file in (*self.train, self.test))
 
 

@@ -28,7 +28,7 @@ Sides = tuple[str | None, str | None]  # French, English; None if the partner is
 
 @frozen
 class Preprocessed:
-    """The result of `preprocess`: files written and pairs counted. `kept + sum(dropped.values())` pairs were read."""
+    """The result of `preprocess`: the files written, and the numbers of kept and dropped pairs."""
 
     written: tuple[Path, ...]
     kept: int
@@ -37,7 +37,7 @@ class Preprocessed:
     warnings: tuple[str, ...]  # contradictions between the files' own attributes and the options
 
     def __str__(self) -> str:
-        """Return one line with the numbers of kept and dropped pairs, and the reasons."""
+        """Return one line with the numbers of kept pairs, of all pairs, and of dropped pairs by reason."""
         dropped = sum(self.dropped.values())
         reasons = f"; dropped: {_counts(self.dropped)}" if dropped else ""
         return f"kept {self.kept:,} of {self.kept + dropped:,} pairs{reasons}"
@@ -52,7 +52,7 @@ def preprocess(
     max_words: int = DEFAULT_MAX_WORDS,
     force: bool = False,
 ) -> Preprocessed:
-    """Write the sentence pairs of `fr` and `en` to the directory `output`, one file per direction: both files or none.
+    """Combine the texts `fr` and `en` into pairs, and write one file per direction to `output`: both files or none.
 
     Two `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
     from the training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions,
@@ -107,7 +107,7 @@ def _text_pairs(fr: Path, en: Path) -> Iterator[Sides]:
 
 
 def _sgm_pairs(fr: SgmFile, en: SgmFile) -> Iterator[Sides]:
-    """Yield sentence pairs in the order of the French file, then the segments found only in the English file."""
+    """Yield the sentence pairs in the order of the French file, then segments that are only in the English file."""
     for key, segment in fr.segments.items():
         yield segment.text, en.segments[key].text if key in en.segments else None
     for key, segment in en.segments.items():
@@ -139,7 +139,7 @@ def _warnings(fr: SgmFile, en: SgmFile) -> tuple[str, ...]:
 
 @dataclass
 class _Sieve:
-    """Filters pairs: keeps good ones and counts the others by reason."""
+    """Keeps good sentence pairs, and counts the dropped pairs by reason."""
 
     max_words: int
     keeps_duplicates: bool
@@ -173,7 +173,7 @@ class _Sieve:
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a plain text. Raise a UsageError if it starts with a tag: training on tags gives no error."""
+    """Yield the lines of a text. Raise UsageError if it starts with markup, which must not become training data."""
     for number, line in enumerate(read_lines(path), start=1):
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(

@@ -25,7 +25,7 @@ DOCUMENT_SENTENCES = 25
 
 
 def write_sample(directory: Path) -> tuple[Path, ...]:
-    """Write the pair files of all splits in both directions, and the test split as an `.sgm` pair: all files or none.
+    """Write pair files for all splits and directions, and the test split as two `.sgm` files: all files or none.
 
     Existing files are replaced. Return the paths, in the order of `sample_files`.
 
@@ -54,13 +54,13 @@ def write_sample(directory: Path) -> tuple[Path, ...]:
 
 
 def sample_files(directory: Path) -> tuple[Path, ...]:
-    """Return the paths that `write_sample` writes, in its order."""
+    """Return the paths of the files that `write_sample` writes, in the same order."""
     paths = [path for split in SPLITS for path in pair_files(directory, split)]
     return (*paths, *(directory / f"newstest-sample.{language}.sgm" for language in ("fr", "en")))
 
 
 def cached_sample() -> Path:
-    """Return the cache directory with the built-in corpus; create it on the first call. Safe with concurrent processes.
+    """Return the cache directory with the built-in corpus. The first call creates it. Concurrent calls are safe.
 
     The directory is written under a temporary name and renamed, so an existing directory is complete. A second process
     finds the first one's files, which are byte-identical.

@@ -36,7 +36,7 @@ Key = tuple[str, str]  # doc ID, segment ID
 
 @frozen
 class Segment:
-    """One sentence of a document: entities resolved, whitespace normalised, possibly empty."""
+    """One sentence of a document, with resolved entities and normalised whitespace. It may be empty."""
 
     doc_id: str
     segment_id: str
@@ -46,7 +46,7 @@ class Segment:
 
 @frozen
 class SgmFile:
-    """The content of one `.sgm` file. Invariant: `segments` is not empty and in the order of the file."""
+    """The content of one `.sgm` file: at least one segment, in the order of the file."""
 
     path: Path
     segments: Mapping[Key, Segment]
@@ -55,7 +55,7 @@ class SgmFile:
 
 
 def read_sgm(path: Path) -> SgmFile:
-    """Return the content of an `.sgm` file (gzip or plain), with its sentences by doc ID and segment ID.
+    """Read the sentences of an `.sgm` file (gzip or plain), by document ID and segment ID.
 
     A doc or segment without an ID is identified by its position: "#1", "#2", ...
 
@@ -70,7 +70,7 @@ def read_sgm(path: Path) -> SgmFile:
 
 
 class _Reading:
-    """The state of the parser between two tags: the segments so far, and the open segment."""
+    """The state of the parser between two tags: the finished segments, and the open segment if there is one."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -113,7 +113,7 @@ class _Reading:
             self.set_id = self.set_id or attributes.get("setid")
 
     def finish(self) -> SgmFile:
-        """Return the parsed file. Raise an UnreadableError if a segment is open or there is none."""
+        """Return the parsed file. Raise UnreadableError if a segment is not closed, or if there is no segment."""
         if self._open is not None:
             segment_id, start, _ = self._open
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
@@ -156,7 +156,7 @@ class _Reading:
 
 
 def _attributes(markup: re.Match[str]) -> dict[str, str]:
-    """Return a tag's attributes: names in lower case, values with entities resolved and outer spaces removed."""
+    """Return the attributes of a tag. Names are in lower case, values are stripped, and entities are resolved."""
     return {
         name.lower(): _resolved(double or single or bare).strip()
         for name, double, single, bare in ATTRIBUTE.findall(markup["attributes"])
@@ -164,7 +164,7 @@ def _attributes(markup: re.Match[str]) -> dict[str, str]:
 
 
 def _resolved(text: str) -> str:
-    """Replace each `&name;` and `&#number;` by its character. Unlike `html.unescape`, keep bare `&` and unknown names."""
+    """Resolve entities such as `&amp;` and `&#38;`. Unlike `html.unescape`, keep unknown names and bare `&`."""
     return ENTITY.sub(
         lambda entity: unescape(entity[0]) if entity[0][1] == "#" else html5.get(entity[0][1:], entity[0]), text
     )

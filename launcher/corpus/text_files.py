@@ -21,7 +21,7 @@ INVISIBLE = re.compile("[\u200b\u2060\ufeff]")
 
 
 def read_lines(path: Path) -> Generator[str, None, None]:
-    """Yield every line of `path` without its end, decoded as UTF-8 and unpacked if the content is gzip.
+    """Yield each line of a UTF-8 file (plain or gzip) without its line end.
 
     Only a newline ends a line. U+2028, U+0085 and similar characters occur inside sentences of web corpora; splitting
     there would shift one side of a parallel text.
@@ -34,7 +34,7 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of the open file `raw` as `read_lines` does. The caller may query the position of `raw` meanwhile."""
+    """Yield the lines of the open file `raw` like `read_lines`, while the caller may query the file's position."""
     with as_unreadable_error(path):
         # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
@@ -51,7 +51,7 @@ def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
 
 
 def normalised(text: str) -> str:
-    """Compose `text` (NFC), remove invisible characters, and replace runs of spaces and control characters by one space.
+    """Normalise `text` to NFC, remove invisible characters, and replace runs of spaces and controls by one space.
 
     The result has no tab or newline, so it fits a column of a pair file. It is empty if no character is visible.
     """
@@ -66,7 +66,7 @@ def normalised(text: str) -> str:
 
 @contextmanager
 def as_unreadable_error(path: Path) -> Iterator[None]:
-    """Turn errors of opening and reading `path` into an UnreadableError."""
+    """Convert errors in opening or reading `path` to an UnreadableError."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:

@@ -31,7 +31,7 @@ class Box:
         return Box(tuple(start + offset for start, offset in zip(self.start, by, strict=True)), self.size)
 
     def common(self, other: Box) -> Box | None:
-        """Return the intersection of both boxes; None if it is empty.
+        """Return the intersection of both boxes, or None if it is empty.
 
         >>> Box((0, 2), (4, 4)).common(Box((3, 0), (4, 3)))
         Box(start=(3, 2), size=(1, 1))
@@ -46,14 +46,14 @@ class Box:
         return Box(tuple(starts), tuple(sizes))
 
     def within(self, other: Box) -> tuple[slice, ...]:
-        """Return the slices that select this box from a tensor that holds `other`, a box that contains this one."""
+        """Return the slices that select this box from a tensor with the elements of `other`, which contains it."""
         return tuple(
             slice(start - origin, start - origin + size)
             for start, size, origin in zip(self.start, self.size, other.start, strict=True)
         )
 
     def rows(self, most: int) -> Iterator[Box]:
-        """Split this box into boxes of at most `most` elements (but at least one row each), in row-major order.
+        """Split this box into boxes of complete rows, with at most `most` elements each unless one row has more.
 
         >>> [box.size for box in Box((2, 0), (5, 3)).rows(most=7)]
         [(2, 3), (2, 3), (1, 3)]
@@ -71,7 +71,7 @@ def full_box(shape: Sequence[int]) -> Box:
 
 
 def bounding(boxes: Sequence[Box]) -> Box:
-    """Return the smallest box that contains all of the given boxes. At least one box must be given."""
+    """Return the smallest box that contains all of `boxes`, which must not be empty."""
     start = tuple(map(min, zip(*(box.start for box in boxes), strict=True)))
     stop = tuple(map(max, zip(*(box.stop for box in boxes), strict=True)))
     return Box(start, tuple(end - begin for begin, end in zip(start, stop, strict=True)))
@@ -116,7 +116,7 @@ def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
-    """Return the boxes that together contain the elements `start` to `stop` of a tensor in row-major order.
+    """Return boxes that together contain the elements from `start` to `stop` of a tensor in row-major order.
 
     >>> [(box.start, box.size) for box in boxes_of_run(2, 9, (3, 4))]
     [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]

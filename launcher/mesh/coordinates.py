@@ -38,12 +38,12 @@ def coordinate_of(global_rank: int, layout: Layout) -> Coordinate:
 
 
 def rank_at(coordinate: Coordinate, layout: Layout) -> int:
-    """Return the global rank at `coordinate`; the inverse of `coordinate_of`."""
+    """Return the global rank at `coordinate`. This is the inverse of `coordinate_of`."""
     return (coordinate.pp * layout.dp + coordinate.dp) * layout.mp + coordinate.mp
 
 
 def groups(axis: Axis, layout: Layout) -> tuple[tuple[int, ...], ...]:
-    """Return all groups along `axis`: ranks that differ only in that coordinate, in its order.
+    """Return all groups along `axis`. The ranks of a group differ only in that coordinate, and are sorted by it.
 
     >>> groups("dp", Layout(dp=2, mp=2, pp=2))
     ((0, 2), (1, 3), (4, 6), (5, 7))

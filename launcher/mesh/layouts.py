@@ -20,7 +20,7 @@ def resolve_layout(
     micro_batches: int = 1,
     allow_idle_devices: bool = False,
 ) -> Layout:
-    """Return the layout for `device_count` devices. Without `dp`, use as many data-parallel copies as fit.
+    """Return the layout for `device_count` devices. By default, `dp` is as large as the devices allow.
 
     Raises:
         RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that are not allowed.
@@ -46,7 +46,7 @@ def resolve_layout(
 
 
 def nearest_layouts(wanted: Layout, device_count: int, limit: int = 3) -> tuple[Layout, ...]:
-    """Return the layouts that use every device, nearest first.
+    """Return layouts that use every device, sorted by their distance to `wanted`.
 
     The distance counts doublings, so mp=4 is as far from mp=2 as mp=1 is:  Σ |log2(axis / wanted axis)|.
     In a tie the closest mp wins, then the closest pp, since changing dp changes no tensor shape of the model.
@@ -83,7 +83,7 @@ def _fitting(wanted: Layout, device_count: int) -> str:
 def elastic_layouts(
     wanted: Layout, device_count: int, fits: Callable[[Layout], bool] = lambda _: True
 ) -> tuple[Layout | None, ...]:
-    """Return the layout for each number of devices from 0 to `device_count`; None if no layout fits that few.
+    """Return the layout for each number of devices from 0 to `device_count`. It is None if no layout fits.
 
     mp and pp stay as wanted, and dp shrinks to the largest number of copies that `fits`. If there are too few devices
     for mp·pp, these shrink as well, to the layout that `fits` and uses the most devices.

@@ -33,7 +33,7 @@ Schedule = tuple[Action, ...]
 
 
 def schedule_of(kind: str, stage: int, stage_count: int, micro_batches: int, *, chunks: int = 1) -> Schedule:
-    """Return the schedule of this kind for one stage. Only INTERLEAVED supports several chunks."""
+    """Return the schedule of the given kind for one stage. Only INTERLEAVED supports several chunks."""
     if kind == GPIPE:
         return gpipe(micro_batches)
     if kind == INTERLEAVED:
@@ -55,12 +55,12 @@ def one_forward_one_backward(stage: int, stage_count: int, micro_batches: int) -
 
 
 def gpipe(micro_batches: int) -> Schedule:
-    """Return the schedule of every stage in GPipe (Huang et al. 2019, arXiv:1811.06965): all forwards, then all backwards."""
+    """Return the GPipe schedule (Huang et al. 2019, arXiv:1811.06965), in which all forwards precede all backwards."""
     return (*forward_only(micro_batches), *(Action("backward", index) for index in range(micro_batches)))
 
 
 def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -> Schedule:
-    """Return the interleaved 1F1B schedule of one stage (Narayanan et al. 2021). P divides M.
+    """Return the interleaved 1F1B schedule of one stage. `stage_count` must divide `micro_batches`.
 
     Groups of P micro batches pass one chunk after another: forward from the first chunk, backward from the last. Stage
     i first runs min(v M, 2 (P - 1 - i) + (v - 1) P) forwards, then alternates. With P = 2, M = 2 and v = 2, where F1.0
@@ -73,7 +73,7 @@ def interleaved(stage: int, stage_count: int, micro_batches: int, chunks: int) -
 
 
 def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -> Schedule:
-    """Return the schedule of a validation pass. With several chunks, `stage_count` must divide the number of micro batches."""
+    """Return the schedule of a validation pass. With several chunks, `stage_count` must divide `micro_batches`."""
     if chunks == 1:
         return tuple(Action("forward", index) for index in range(micro_batches))
     return tuple(
@@ -85,7 +85,7 @@ def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -
 
 
 def most_in_flight(schedule: Schedule) -> int:
-    """Return how many forwards without their backward there are at most: each keeps the activations of a chunk."""
+    """Return the maximum number of forwards that wait for their backward, each with the activations of a chunk."""
     in_flight = most = 0
     for action in schedule:
         in_flight += 1 if action.kind == "forward" else -1
@@ -94,7 +94,7 @@ def most_in_flight(schedule: Schedule) -> int:
 
 
 def _alternating(forwards: Schedule, backwards: Schedule, *, ahead: int) -> Schedule:
-    """Return `ahead` forwards, then alternately forwards and backwards, then the remaining backwards."""
+    """Return `ahead` forwards, then alternating forwards and backwards, then the remaining backwards."""
     ahead = min(len(forwards), ahead)
     steady = [action for pair in zip(forwards[ahead:], backwards, strict=False) for action in pair]
     return (*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :])

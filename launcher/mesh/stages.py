@@ -33,7 +33,7 @@ class Stage:
 
 
 def stages_of(layer_counts: Sequence[int], encoder_layers: int) -> tuple[Stage, ...]:
-    """Return stages with the given numbers of layers. The stack starts with `encoder_layers` encoder layers."""
+    """Return stages with the given numbers of layers. The first `encoder_layers` layers belong to the encoder."""
     cuts = list(accumulate(layer_counts, initial=0))
     # The encoder's final norm follows its last layer, or is on the first stage if there is no encoder layer.
     closing = next(index for index, cut in enumerate(cuts[1:]) if cut >= encoder_layers)
@@ -50,7 +50,7 @@ def stages_of(layer_counts: Sequence[int], encoder_layers: int) -> tuple[Stage, 
 
 
 def cut_by_cost(costs: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return how many consecutive parts each of `count` stages holds if the busiest stage's cost is minimal.
+    """Partition parts with `costs` into `count` stages so that the highest cost is minimal. Return the stage sizes.
 
     Among equal partitions, return the most even one (smallest sum of squared costs), then the one whose earlier stages
     hold more parts. Every stage holds at least one part: 1 <= `count` <= the number of parts. Costs are integers, so
@@ -62,7 +62,7 @@ def cut_by_cost(costs: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def _best_cut(costs: Sequence[int], count: int, join: Callable[[float, int], float]) -> tuple[float, tuple[int, ...]]:
-    """Return the lowest cost of a partition, and its sizes. `join` adds a stage's cost to the cost of earlier stages.
+    """Return the lowest cost of a partition and its stage sizes. `join` adds a stage's cost to the previous cost.
 
     Dynamic programming over the stages: only the best partition of the first parts into a number of stages can begin
     the best whole partition, since `join` is monotonic. Among equal ones, larger sizes come first.
@@ -84,7 +84,7 @@ def _best_cut(costs: Sequence[int], count: int, join: Callable[[float, int], flo
 
 
 def busy_shares(costs: Sequence[int], micro_batches: int, *, chunks: int = 1) -> tuple[float, ...]:
-    """Return the share of a step during which each stage is busy, given each stage's cost of a micro batch.
+    """Return the fraction of a step for which each stage is busy, given the cost of a micro batch on each stage.
 
     A micro batch passes all stages once; the others follow at the pace of the busiest stage, c_max. If a stage holds v
     chunks, the first micro batch reaches every stage after one chunk of each stage before it:

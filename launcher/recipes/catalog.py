@@ -74,7 +74,7 @@ RECIPES = {
 
 
 def recipe_named(name: str | None) -> Recipe:
-    """Return the bundled program called `name`, or the default one if it is None. Raises UsageError if unknown."""
+    """Return the bundled program called `name`, or the default program if `name` is None."""
     name = name or DEFAULT
     if name not in RECIPES:
         hint = did_you_mean(near(name, RECIPES)) or f"recipes: {', '.join(RECIPES)}"

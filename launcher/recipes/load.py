@@ -38,12 +38,12 @@ def load_settings(recipe: type[Settings], config: str | None, settings: Sequence
 
 
 def named_settings(config: str | None, settings: Sequence[str] = ()) -> frozenset[str]:
-    """Return the dotted names of settings that are set explicitly. Raises the errors of `load_settings`."""
+    """Return the dotted names of the settings that are set explicitly."""
     return frozenset(assignment.name for assignment in _assignments(config, settings))
 
 
 def origins(recipe: type[Any], config: str | None, settings: Sequence[str] = ()) -> dict[str, str]:
-    """Return where each explicit setting comes from, such as "my.toml:7" or "--set model.heads=4", by dotted name."""
+    """Return the origin of each explicit setting, such as "my.toml:7" or "--set model.heads=4", by dotted name."""
     aliases = aliases_of(recipe)
     return {aliases.get(each.name, each.name): each.where for each in _assignments(config, settings)}
 
@@ -65,14 +65,14 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
-    """Convert the `sections` that a training recorded to settings. `where` names the record in a UsageError."""
+    """Convert the recorded `sections` of a training to settings. `where` names the record in error messages."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 
 def find_config(config: str) -> Path:
-    """Return the path of `config`, a file or else a packaged configuration. Raises UnreadableError if not found."""
+    """Return the path of `config`, which is a file or the name of a packaged configuration."""
     if (path := Path(config)).is_file():
         return path
     if (packaged := packaged_config(config)) is not None:
@@ -86,7 +86,7 @@ def find_config(config: str) -> Path:
 
 
 def packaged_config(config: str) -> Path | None:
-    """Return the path of a packaged configuration; None if `config` is an existing file or an unknown name."""
+    """Return the path of a packaged configuration, or None if `config` is an existing file or an unknown name."""
     path = Path(config)
     if path.is_file() or ".." in path.parts or path.is_absolute():
         return None
@@ -116,7 +116,7 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def line_of(name: str, text: str) -> int:
-    """Return the number of the line that sets `name` or starts that section; tomllib does not report positions."""
+    """Return the number of the line that sets `name` or starts that section, since tomllib does not report lines."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):

@@ -29,7 +29,7 @@ class Bounds:
     alias: str = ""  # another name of the setting in its section
 
     def complaint(self, value: Any) -> str | None:
-        """Return a phrase that says why `value` is not allowed, such as "below 1", or None if it is allowed."""
+        """Return why `value` is not allowed, as a phrase such as "below 1", or None if it is allowed."""
         if isinstance(value, tuple):
             return next((f"{why} in {one}" for one in value if (why := self.complaint(one))), None)
         if self.choices and value not in self.choices:
@@ -53,7 +53,7 @@ def setting(
     choices: tuple[str, ...] = (),
     alias: str = "",
 ) -> Any:
-    """Declare a setting as a dataclass field. Integers without a `maximum` get MAX_WHOLE."""
+    """Declare a setting as a dataclass field. The default `maximum` of integers is MAX_WHOLE."""
     if maximum is None and type(default) in {int, tuple}:
         maximum = MAX_WHOLE
     bounds = Bounds(help=meaning, minimum=minimum, maximum=maximum, below=below, choices=choices, alias=alias)
@@ -62,19 +62,19 @@ def setting(
 
 @frozen
 class Entries:
-    """A section whose entries are named by the user: its help text, and the function that parses the values."""
+    """A section whose entries the user names. It has a help text and a function that parses the values."""
 
     help: str
     read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"
 
 
 def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
-    """Declare a section whose entries are named by the user. It is empty by default."""
+    """Declare a section whose entries the user names. The section is empty by default."""
     return dataclasses.field(default_factory=dict, metadata={"entries": Entries(meaning, read)})
 
 
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the settings of `recipe` by dotted name, in order of declaration, without entries named by the user."""
+    """Return the settings of `recipe` by dotted name, in order of declaration. Omit entries named by the user."""
     return {
         f"{section.name}.{field.name}": field
         for section in dataclasses.fields(recipe)
@@ -84,7 +84,7 @@ def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def aliases_of(recipe: type) -> dict[str, str]:
-    """Return a mapping from aliases to the names of settings, all dotted."""
+    """Return a mapping from aliases to names of settings. Both are dotted."""
     return {
         f"{name.partition('.')[0]}.{alias}": name
         for name, field in all_settings(recipe).items()
@@ -100,7 +100,7 @@ class Assignment:
 
 
 def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
-    """Create an instance of `recipe` from its defaults and the assignments. Later assignments win.
+    """Create an instance of `recipe` from its defaults and the assignments. Later assignments take precedence.
 
     Raises:
         UsageError: a name is unknown, or a value has the wrong type or is out of bounds. The message names its source.
@@ -147,7 +147,7 @@ _KINDS = {
 
 
 def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str = "") -> Any:
-    """Convert a value to the setting's type and check it. Raises a UsageError that names `where`, the source."""
+    """Convert a value to the type of the setting, and check it. `where` names the source of the value in errors."""
     wanted, said = type(field.default), f"{where}: {name}" if where else name
     if wanted is float and type(value) is int:
         try:
@@ -171,7 +171,7 @@ def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str 
 
 
 def _suggestions(name: str, known: Mapping[str, object]) -> Sequence[str]:
-    """Return the settings with the same name in other sections, or else the settings with similar names."""
+    """Return the settings with the same name in other sections. If there are none, return similar names."""
     own = name.rpartition(".")[2]
     names: dict[str, list[str]] = {}
     for setting_name in known:

@@ -12,7 +12,7 @@ LEAST_NORM = 1e-12  # smallest norm to which gradients may be clipped
 
 
 class TrainConfig:
-    """The settings in the section `train` that all bundled programs have in common.
+    """The settings of the section `train` that all bundled programs share.
 
     A program's `train` section is a frozen subclass. It repeats each of these fields, with the declaration in this
     class or with its own default and help: `epochs: int = TrainConfig.epochs`. The order in the subclass is the order
@@ -43,7 +43,7 @@ class TrainConfig:
 
 
 def check_early_stopping(train: TrainConfig) -> None:
-    """Raise UsageError if early stopping is enabled without validations during training."""
+    """Raise UsageError if early stopping is enabled, but there are no validations during training."""
     if train.early_stopping and not train.validate_every:
         raise UsageError(
             f"train.early_stopping = {train.early_stopping} needs validations during training, "
@@ -53,7 +53,7 @@ def check_early_stopping(train: TrainConfig) -> None:
 
 
 def check_divisible(batch_size: int, parts: int, divisor: str) -> None:
-    """Raise RefusedLayoutError if a batch is not divisible by `parts`. The message describes them as `divisor`."""
+    """Raise RefusedLayoutError if a batch is not divisible by `parts`. `divisor` describes them in the message."""
     if batch_size % parts:
         raise RefusedLayoutError(
             f"train.batch_size = {batch_size} is not divisible by {divisor}",
@@ -62,7 +62,7 @@ def check_divisible(batch_size: int, parts: int, divisor: str) -> None:
 
 
 def check_clip_norm(name: str, norm: float) -> None:
-    """Raise UsageError if the maximum gradient norm is too small to change any weight. 0 means no limit."""
+    """Raise UsageError if clipping to `norm` makes gradients too small to change weights. 0 disables clipping."""
     if 0 < norm < LEAST_NORM:
         raise UsageError(
             f"{name} = {norm:g} reduces every gradient to nothing",
@@ -139,5 +139,5 @@ class ParallelConfig:
     transport: str = TRANSPORT
 
     def chunks(self, pp: int) -> int:
-        """Return the number of chunks of layers per pipeline stage; 1 without pipeline parallelism."""
+        """Return the number of layer chunks per pipeline stage, which is 1 without pipeline parallelism."""
         return self.interleave if pp > 1 else 1

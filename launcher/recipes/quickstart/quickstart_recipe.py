@@ -89,12 +89,12 @@ class QuickstartSettings:
 
 
 def own_layout(settings: QuickstartSettings, layout: Layout) -> Layout:
-    """Return the layout used for training. Raises the errors of `operators_layout`."""
+    """Return the layout that the training uses in the chosen mode."""
     return operators_layout(settings.parallel.mode, layout)
 
 
 def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if the mode does not support the layout, or the ranks cannot divide the batch.
+    """Raise RefusedLayoutError if the mode does not support the layout, or the batch is not divisible by the ranks.
 
     Raises UsageError if a strategy names an unknown operator, or does not fit the operator or the devices.
     """
@@ -118,14 +118,14 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
 
 
 def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa: ARG001
-    """Raise UsageError if a path is given, because the network generates its data."""
+    """Raise UsageError if `data` is given, because the network generates its own data."""
     if data is not None:
         message = f"--data {data}: the quickstart network generates its data from data.seed"
         raise UsageError(message, hint="leave out `--data`")
 
 
 def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:
-    """Return the graph of the network and its loss, as tracing would give it. Checks strategies without torch.
+    """Return the graph of the network and its loss, so that strategies can be checked without torch.
 
     The data-parallel `copies` divide the batch. Each copy has this graph.
     """

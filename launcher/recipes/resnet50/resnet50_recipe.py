@@ -95,7 +95,7 @@ STRIDE = 32  # input pixels per side for each pixel of the last layers
 
 
 def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
-    """Return the layout used for training: `layout` in modes that replicate the model, else `operators_layout`'s.
+    """Return `layout` in modes that replicate the model, and the layout of `operators_layout` in other modes.
 
     Raises RefusedLayoutError as `operators_layout` does, or if the mode does not support model parallelism.
     """
@@ -110,7 +110,7 @@ def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
 
 
 def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if the mode does not support the layout, or batch norm would get too few images.
+    """Raise RefusedLayoutError if the mode does not support the layout, or if batch norm would get too few images.
 
     The message names the nearest values that fit. Raises UsageError as `check_early_stopping` does.
     """
@@ -135,7 +135,7 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
 
 
 def check_data(settings: Resnet50Settings, data: Path | None) -> None:
-    """Raise UsageError if no directory is given, or its CIFAR-10 files (binary format) do not fill a batch.
+    """Raise UsageError if no directory is given, or if its CIFAR-10 files contain too few images for a batch.
 
     Raises UnreadableError as `find_images` does.
     """
@@ -152,7 +152,7 @@ def check_data(settings: Resnet50Settings, data: Path | None) -> None:
 
 
 def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise if a part of a batch has no image, or batch norm gets a single pixel, which has no variance."""
+    """Raise RefusedLayoutError if a part of a batch has no image, or if a batch norm gets only a single pixel."""
     batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
     told = f"train.batch_size = {batch_size} over dp * micro_batches = {layout.dp} * {layout.micro_batches} = {parts}"
     if batch_size < parts:

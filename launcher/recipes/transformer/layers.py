@@ -21,7 +21,7 @@ LambdaFunc = Callable[..., object]  # called with a `Layer`, and keyword argumen
 
 
 class Layer:
-    """A layer, passed to `lambda_func` as its first argument."""
+    """A layer that is passed to `lambda_func` as its first argument."""
 
     def __init__(self) -> None:
         self.pipeline_stage: int | None = None
@@ -33,7 +33,7 @@ class Layer:
         self.is_recomputed = mode
 
     def set_comm_fusion(self, number: int) -> None:
-        """Sum this layer's gradients in one group with the gradients of other layers that have the same number."""
+        """Sum the gradients of this layer together with those of other layers that have the same number."""
         self.comm_fusion = number
 
 
@@ -74,7 +74,7 @@ def settings_by(
 
 
 def layers_per_stage(stage_of_layer: Sequence[int], pp: int) -> tuple[int, ...]:
-    """Return the number of layers on each of `pp` stages, given the stage of each layer, encoder first.
+    """Return the number of layers on each of `pp` stages, given the stage of each layer, with encoder layers first.
 
     >>> layers_per_stage([0, 0, 2, 2, 2], 3)
     (2, 0, 3)

@@ -17,7 +17,7 @@ MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by co
 
 
 def check_layout(settings: TransformerSettings, layout: Layout) -> None:
-    """Raise if a layout does not fit the model, or settings contradict each other.
+    """Raise an error if a layout does not fit the model, or if settings contradict each other.
 
     Raises RefusedLayoutError, whose message names the nearest values that fit. Raises UsageError if `train.batch_tokens`
     is too small for the longest sentences, a setting of `train` has no effect, or settings of `parallel` exclude each
@@ -58,7 +58,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 
 
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Raise if `data` is malformed at its start or has too few pairs for a batch. None means the packaged sample.
+    """Raise an error if `data` starts with malformed lines or has too few pairs. None means the packaged sample.
 
     Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits` and `count_first_pairs`.
     """
@@ -90,7 +90,7 @@ def _check_rates(train: TransformerTrainConfig) -> None:
 
 
 def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
-    """Return warnings about a valid layout if `parallel.stages` leaves ranks idle."""
+    """Return warnings if `parallel.stages` leaves ranks idle in a valid layout."""
     parallel = settings.parallel
     if not parallel.stages or layout.pp == 1:
         return ()
@@ -113,7 +113,7 @@ def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Raise UsageError if embedding tables are to be replicated over ranks, but the sharded head shares one of them."""
+    """Raise UsageError if embedding tables are to be replicated, but one of them is shared with the sharded head."""
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
@@ -123,7 +123,7 @@ def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
 
 
 def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
-    """Raise if the schedule does not fit the number of layer chunks, or the number of micro batches."""
+    """Raise an error if the schedule does not fit the number of layer chunks or of micro batches."""
     schedule, chunks, pp, micro_batches = parallel.schedule, parallel.interleave, layout.pp, layout.micro_batches
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise UsageError(
@@ -139,7 +139,7 @@ def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
 
 
 def _check_recomputed(settings: TransformerSettings) -> None:
-    """Raise if layers to recompute do not exist, or are listed although `parallel.recompute` covers all layers."""
+    """Raise an error if layers to recompute do not exist, or if `parallel.recompute` already covers all layers."""
     parallel, model = settings.parallel, settings.model
     layer_count = model.encoder_layers + model.decoder_layers
     written = f"parallel.recompute_layers = {list(parallel.recompute_layers)}"
@@ -164,6 +164,6 @@ def _check_model_parallel(name: str, value: int, mp: int) -> None:
 
 
 def _multiples_near(value: int, factor: int) -> str:
-    """Return the multiples of `factor` nearest to `value` on both sides, as text, without zero."""
+    """Return the nearest multiples of `factor` on both sides of `value` as text, without zero."""
     below = value - value % factor
     return " or ".join(str(multiple) for multiple in (below, below + factor) if multiple > 0)

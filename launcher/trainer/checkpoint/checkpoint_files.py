@@ -39,7 +39,7 @@ def write_tensors(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write `values` to a safetensors file: kinds[0] of all boxes in order, then kinds[1] of all boxes, and so on.
+    """Write `values` to a safetensors file: the values of kinds[0] for all boxes, then of kinds[1], and so on.
 
     Arrays in `values` need not end where a box ends. With `synced`, the file is on disk when this returns.
 
@@ -53,7 +53,7 @@ def write_tensors(
 def assemble(
     path: Path, parts: Mapping[str, PartFile], dtype: str, names: Iterable[str], *, kinds: Sequence[str] = KINDS
 ) -> PartFile:
-    """Combine files of one directory into a single file, in which each parameter has one box.
+    """Combine several files of a directory into a single file in which each parameter has one box.
 
     `names` is the order of parameters. Needs memory for a few blocks only. The file is on disk when this returns.
 
@@ -77,12 +77,12 @@ def assemble(
 
 
 class StoredTensors:
-    """Reads tensors from several files of a directory by memory maps. Any box (a range in each dim) can be read."""
+    """Reads any box (a range in each dim) of the tensors in several memory-mapped files of a directory."""
 
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Map `files` of `directory`, each with all `kinds`. A box that is in several files is read from the first."""
+        """Prepare to read the tensor files `files` of `directory`. A box in several files is read from the first."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}
@@ -97,7 +97,7 @@ class StoredTensors:
         return extent
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
-        """Yield the stored pieces of the box `wanted`: the position in the box, and read-only values of each kind.
+        """Yield the stored pieces of the box `wanted`, each with its position in the box and one array per kind.
 
         Raises:
             OSError: a file cannot be read.

@@ -39,7 +39,7 @@ SHOWN = 4  # names of checkpoints in a message
 
 
 def candidates_at(path: Path) -> list[Path]:
-    """Return the checkpoints at `path`, newest first: `path` itself, or checkpoints in it or in its `checkpoints`.
+    """Return the checkpoint at `path`, or the checkpoints in `path` or its subdirectory `checkpoints`, newest first.
 
     Raises:
         UnreadableError: there are none.
@@ -62,7 +62,7 @@ def restore(
     *,
     buffers: Mapping[str, Tensor] = NONE,
 ) -> tuple[Path, int] | None:
-    """Load the first usable checkpoint that `find` returns on rank 0. Return its path and step.
+    """Load the first usable checkpoint in the list that `find` returns on rank 0. Return its path and step.
 
     Return None if `find` returns none. A checkpoint is usable if all its data is intact and its weights are finite.
     Damaged files and skipped checkpoints are reported. All ranks must call it; they use rank 0's index.
@@ -100,7 +100,7 @@ def restore(
 
 
 def _none_complete(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
-    """Return the error to raise if no checkpoint is usable. It names untried checkpoints in the directory."""
+    """Return an error which says that no checkpoint is usable and names checkpoints that were not tried."""
     directory = paths[-1].parent
 
     def others() -> bytes:
@@ -115,7 +115,7 @@ def _none_complete(paths: Sequence[Path], damage: str, world: World) -> Unreadab
 
 
 def _index_of_all(checkpoint: Path, world: World) -> Index:
-    """Read the index on rank 0 and return it on every rank. Errors of reading are raised on every rank."""
+    """Read the index on rank 0, and return it on every rank. A read error is raised on every rank."""
 
     def read() -> bytes:
         try:
@@ -130,7 +130,7 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
 
 
 def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
-    """Return intact files that together contain all boxes. Each rank checks some files; rank 0 reports damaged ones.
+    """Return intact files that contain all boxes. Each rank checks some files, and rank 0 prints the damaged ones.
 
     Raise a DamagedError on every rank if no intact file contains a box.
     """

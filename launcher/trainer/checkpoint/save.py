@@ -68,7 +68,7 @@ class CheckpointWriter:
         validation_loss: float | None = None,
         validations: Validations = NOT_VALIDATED,
     ) -> None:
-        """Finish the previous checkpoint, then start to write this rank's part of the `state` after `step`.
+        """Wait for the previous checkpoint. Then start to write this rank's part of `state` after `step`.
 
         `buffers` are floating-point tensors, and rank 0's are written. `validation_loss` is recorded if it is finite.
         `validations` are recorded unchanged.

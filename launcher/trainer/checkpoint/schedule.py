@@ -30,17 +30,17 @@ class Due:
 
 
 class SaveSchedule:
-    """Decides after each step, identically on every rank, whether to save. Does nothing if checkpoints are off."""
+    """Decides after each step whether to save a checkpoint. All ranks make the same decision."""
 
     def __init__(self, config: CheckpointConfig, *, has_clock: bool) -> None:
-        """Set `has_clock` on exactly one rank, which measures `every_minutes`."""
+        """Create the schedule. `has_clock` is True on exactly one rank, which measures the time."""
         self._config = config
         self._every_s = 60 * config.every_minutes if has_clock else 0.0
         self._saved_s = time.monotonic()
         self._asked: set[signal.Signals] = set()  # signals that have come; SIGUSR1 until the next checkpoint
 
     def votes(self) -> tuple[float, ...]:
-        """Return this rank's votes after the present step, each 1 or 0: to save, and to stop.
+        """Return this rank's votes to save and to stop after the current step. Each vote is 1 or 0.
 
         The tuple is empty if checkpoints are off, so that no data is sent.
         """
@@ -50,7 +50,7 @@ class SaveSchedule:
         return float(signal.SIGUSR1 in self._asked or is_time), float(signal.SIGTERM in self._asked)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
-        """Decide whether to save and to stop after a step, from the sums of all ranks' `votes`. Call once per step."""
+        """Decide whether to save and to stop after a step, given the sums of all ranks' votes. Call once per step."""
         config = self._config
         if not config.is_on:
             return Due()
@@ -63,12 +63,12 @@ class SaveSchedule:
         return Due(saves, bool(wishes_to_end))
 
     def on_demand(self) -> AbstractContextManager[None]:
-        """Return a context in which SIGUSR1 requests a checkpoint after the present step."""
+        """Return a context manager in which SIGUSR1 requests a checkpoint after the current step."""
         return self._noting(signal.SIGUSR1)
 
     @contextmanager
     def ends_after_step(self) -> Iterator[None]:
-        """Delay SIGTERM until the present step is finished and saved.
+        """Delay SIGTERM until the current step is finished and saved.
 
         A signal that comes too late takes effect at the end of the block. If the block raises, the exception ends the
         process.

@@ -21,26 +21,26 @@ NONE: Mapping[str, Tensor] = {}
 
 
 class State(Protocol):
-    """Training state that is divided over ranks: boxes of parameters, with one tensor per kind (weight, moments)."""
+    """Training state that is sharded over ranks. Each box of a parameter has one tensor per kind (weight, moments)."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of values: weights first, then the optimizer's state."""
+        """The names of the kinds of values. The weights come before the optimizer's state."""
 
     @property
     def state_dtype(self) -> torch.dtype:
         """The dtype of all values, which may be more precise than the model's weights."""
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
-        """Yield the boxes that this rank owns, in a fixed order. Their values are views, to read and to write."""
+        """Yield the boxes that this rank owns in a fixed order. Their values are views of the state."""
 
     def restored(self, steps: int) -> None:
-        """Adopt the values written to the views as the state after `steps` steps. All ranks must call it."""
+        """Use the values in the owned boxes as the state after `steps` steps. All ranks must call it."""
 
 
 @frozen
 class Training:
-    """The facts about a training that each of its checkpoints contains."""
+    """The information about a training that each of its checkpoints contains."""
 
     program: str
     settings: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Training:
 
 
 def check_finite(state: State, of: str) -> None:
-    """Raise if weights that this rank owns are not finite. `of` is the name of the state in the error.
+    """Raise an error if a weight that this rank owns is not finite. `of` names the state in the message.
 
     Weights whose squares overflow count as not finite: training cannot continue from them.
 

@@ -104,7 +104,7 @@ class Writing:
             raise TlaunchError(self._failure)
 
     def all_came(self, phase: int, *, failed: bool) -> None:
-        """Tell the thread that all ranks have finished a phase, or that a rank has failed."""
+        """Notify the thread that all ranks have finished a phase, or that a rank has failed."""
         (self._gives_up if failed else self._is_done[phase]).set()
 
     def remove(self) -> None:
@@ -138,7 +138,7 @@ class Writing:
         self._note(name, written)
 
     def _assemble(self) -> None:
-        """Combine the parts of several ranks into this rank's file, if this rank is the writer of such a file."""
+        """If this rank writes a file for several ranks, combine their parts into this file."""
         own = self._plan.own_file
         if own is None or own.is_a_part:
             return
@@ -157,7 +157,7 @@ class Writing:
         write_text(self._aside / f"{name}.json", json.dumps(encode(file)))
 
     def _wait_for(self, names: Iterable[str], phase: int) -> dict[str, PartFile]:
-        """Wait until the files `names`, which ranks write in a phase, are complete; return their descriptions."""
+        """Wait until the ranks have written the files `names` in a phase, and return a description of each file."""
         notes = {name: self._aside / f"{name}.json" for name in names}
         deadline_s = None
         for name, path in notes.items():  # in sequence, because polling thousands of files would overload a file server
@@ -214,7 +214,7 @@ class Writing:
             self._plan.on_unremoved(failure)
 
     def _remove_others(self) -> OSError | None:
-        """Remove checkpoints of later steps, and others except the latest `keep` and, with `keep_best`, the best.
+        """Remove all checkpoints except the latest `keep` up to this step and, with `keep_best`, the best.
 
         Return the first error. Raise an OSError if the directory cannot be read.
         """
@@ -228,7 +228,7 @@ class Writing:
         return next(filter(None, failures), None)
 
     def _rename(self, checkpoint: Path) -> OSError | None:
-        """Rename a checkpoint before its removal, so that readers never see it incomplete. Return any error."""
+        """Rename a checkpoint before its removal, so that no reader finds it incomplete. Return the error, if any."""
         try:
             checkpoint.rename(self._old(checkpoint))
         except OSError as error:

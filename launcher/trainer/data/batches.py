@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 @frozen
 class GlobalBatch:
-    """The pairs of one optimizer step, over all ranks. All numbers count from 1."""
+    """The sentence pairs of one optimizer step, for all ranks. Its epoch and step numbers start at 1."""
 
     epoch: int
     step_of_epoch: int  # as in the tutorial's log lines
@@ -41,7 +41,7 @@ class GlobalBatch:
 def global_batches(
     examples: Sequence[Example], config: TransformerTrainConfig, *, first_step: int = 1
 ) -> Iterator[GlobalBatch]:
-    """Yield the batches from step `first_step` on. Earlier steps need not have been read."""
+    """Yield the global batches from step `first_step` on, without reading earlier ones."""
     pairs = TokenizedPairs.of(examples)
     order: PairBatches | TokenBatches
     if config.batch_tokens:
@@ -64,14 +64,14 @@ def validation_batches(examples: Sequence[Example], config: TransformerTrainConf
 
 
 def token_count(examples: Sequence[Example]) -> int:
-    """Return the number of target tokens, including END. The loss is the mean over these."""
+    """Return the number of target tokens, including END. The loss is averaged over these tokens."""
     return int(TokenizedPairs.of(examples).lengths()[1].sum())
 
 
 def own_micro_batches(
     examples: Sequence[Example], layout: Layout, coordinate: Coordinate, device: torch.device
 ) -> list[Batch]:
-    """Return this rank's micro batches of a global batch. Each is padded to its longest sentence.
+    """Return this rank's micro batches of a global batch, each padded to its longest sentence.
 
     The batch is divided by length into dp times micro_batches parts of about equal cost. Rank i takes parts i, i + dp,
     i + 2 dp, ... A part without pairs gets the shortest pair with PAD labels, which costs little and does not count.
@@ -93,12 +93,12 @@ def padding_share(batches: Sequence[Batch]) -> float:
 
 
 def rows_of(batch: Batch) -> tuple[int, int, int]:
-    """Return the number of rows (tokens) that matrix products have in the encoder, the decoder and the head."""
+    """Return the numbers of matrix rows (tokens) that the encoder, the decoder and the head process."""
     return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
-    """Yield consecutive batches of `size` examples; the last may be smaller."""
+    """Split the examples into consecutive batches of `size`. The last batch may be smaller."""
     for start in range(0, len(examples), size):
         yield examples[start : start + size]
 

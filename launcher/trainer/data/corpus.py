@@ -42,7 +42,7 @@ class Corpus:
 
 
 def open_corpus(settings: TransformerSettings, world: World, data: Path | None) -> Corpus:
-    """Open the corpus at `data`, or the generated sample. All ranks must call it.
+    """Open the corpus at `data`, or the built-in sample if `data` is None. All ranks must call it.
 
     One rank per server creates missing files.
 
@@ -88,7 +88,7 @@ def _makes_files(world: World) -> bool:
 def _obtain(
     settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
-    """Return the token ids of the texts at `paths`, the tokenizer, its path, and the first text's digest."""
+    """Return the token ids of the texts at `paths`, the tokenizer with its path, and the digest of the first text."""
     makes_files, beside, normalise = _makes_files(world), splits.train.parent, settings.data.normalise
 
     # 1. All servers must have the same text. One rank per server reads it.
@@ -118,12 +118,12 @@ def _obtain(
 
 
 def held_out(pair_count: int) -> int:
-    """Return the number of pairs at the corpus's end that are validation data if there is no validation split."""
+    """Return how many of the last pairs are held out for validation if the corpus has no validation split."""
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 
 def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -> Iterator[str]:
-    """Return the sentences to train the tokenizer on: both sides of all pairs, or of a sample from a large corpus.
+    """Return the sentences to train the tokenizer on: both sides of all pairs, or of a sample if the corpus is large.
 
     Reads the file twice, the first time immediately.
 
@@ -148,7 +148,7 @@ def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -
 
 
 def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
-    """Yield the sentence pairs of the file `path` whose sides are both non-empty."""
+    """Yield the sentence pairs of a file, except pairs with an empty side."""
     with closing(read_lines(path)) as lines:
         for number, pair in enumerate(split_pairs(lines, path, normalise=normalise)):
             if number % PAIRS_BETWEEN_SIGNS == 0:
@@ -160,7 +160,7 @@ def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
 def shared_tokenizer(
     settings: TransformerSettings, world: World, splits: Splits, digest: str
 ) -> tuple[Tokenizer, Path]:
-    """Return the training text's tokenizer on all ranks, and its path on rank 0, which reads or trains it."""
+    """Read or train the tokenizer on rank 0, and return it on all ranks. The returned path is valid only on rank 0."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
     serialized, kept_at = b"", splits.train
 

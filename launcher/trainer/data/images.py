@@ -39,7 +39,7 @@ NO_LABEL = -100  # of filler images; ignored by torch's losses
 
 @frozen
 class ImageBatch:
-    """A rank's part of the images of one step."""
+    """The images of one step that this rank processes."""
 
     image_BCHW: Tensor
     label_B: Tensor  # int64
@@ -48,7 +48,7 @@ class ImageBatch:
 
 @frozen
 class TrainingBatch(ImageBatch):
-    """A rank's part of the images of a training step. All numbers count from 1."""
+    """The images of one training step that this rank processes. Epoch and step numbers start at 1."""
 
     epoch: int
     step_of_epoch: int  # as in the tutorial's log lines
@@ -61,7 +61,7 @@ class TrainingBatch(ImageBatch):
 
 
 class ImageSet:
-    """The records of several files, memory-mapped and numbered consecutively. The files must not change."""
+    """The images of several memory-mapped files, numbered consecutively. The files must not change."""
 
     def __init__(self, files: Sequence[ImageFile]) -> None:
         # Mapped by torch, because Python's and numpy's maps keep each file open.
@@ -77,7 +77,7 @@ class ImageSet:
         return int(self._ends[-1])
 
     def take(self, number_B: Integers) -> tuple[Pixels, Integers]:
-        """Return pixels (B, C, H, W) and labels (B) of the images with these numbers, which count from 0."""
+        """Return the pixels (B, C, H, W) and labels (B) of the images with the given numbers, which start at 0."""
         record_BR = np.empty((len(number_B), RECORD_BYTES), np.uint8)
         file_B = np.searchsorted(self._ends, number_B, "right")
         for file in np.unique(file_B):
@@ -88,28 +88,28 @@ class ImageSet:
 
 
 class ImageOrder:
-    """The numbers of the images in each step, in random order. An incomplete last batch of an epoch is dropped."""
+    """The numbers of the images in each batch, in random order. An incomplete last batch of an epoch is dropped."""
 
     def __init__(self, image_count: int, batch_size: int, *, seed: int) -> None:
-        """Shuffle `image_count` images into batches of `batch_size` over all ranks, which is at most `image_count`."""
+        """Shuffle `image_count` images into global batches. `batch_size` must not exceed `image_count`."""
         self.steps_per_epoch = image_count // batch_size
         self._batch_size = batch_size
         self._order = lru_cache(maxsize=1)(lambda epoch: permutation(image_count, seed, epoch, "images"))
 
     def batch(self, epoch: int, index: int) -> Integers:
-        """Return the image numbers of batch `index` of `epoch`; both count from 0."""
+        """Return the image numbers of a batch. `epoch` and `index` start at 0."""
         return self._order(epoch)[index * self._batch_size : (index + 1) * self._batch_size]
 
 
 @frozen
 class Shard:
-    """One data-parallel rank's part of each global batch: every `num_shards`-th image."""
+    """The part of each global batch that one data-parallel rank gets: every `num_shards`-th image."""
 
     num_shards: int = 1
     shard_id: int = 0
 
     def of(self, number_B: Integers) -> Integers:
-        """Return this rank's share of the numbers. Shares differ by at most one; later ranks never have more."""
+        """Return this rank's share of the numbers. Later ranks may get one number less than earlier ranks."""
         return number_B[self.shard_id :: self.num_shards]
 
 
@@ -119,7 +119,7 @@ class ImageShape:
     dtype: torch.dtype = torch.float32
 
     def normalised(self, pixels_BCHW: Pixels) -> Tensor:
-        """Resize images and normalise channels to mean 0 and deviation 1 over CIFAR-10."""
+        """Normalize images by the mean and deviation of CIFAR-10, and resize them."""
         dtype: type[np.floating[Any]] = np.float64 if self.dtype == torch.float64 else np.float32
         factor_C = (1 / (255 * np.array(DEVIATION_C))).astype(dtype)
         summand_C = (-np.array(MEAN_C) / DEVIATION_C).astype(dtype)
@@ -138,7 +138,7 @@ def training_batches(
     shape: ImageShape,
     first_step: int = 1,
 ) -> Iterator[TrainingBatch]:
-    """Yield a rank's part of the training batches from step `first_step` on. Earlier steps need not have been read."""
+    """Yield this rank's part of each training batch from step `first_step` on, without reading earlier batches."""
     for step in range(first_step, last_step + 1):
         epoch, index = divmod(step - 1, order.steps_per_epoch)
         number_B = order.batch(epoch, index)
@@ -149,7 +149,7 @@ def training_batches(
 
 
 def validation_batches(images: ImageSet, batch_size: int, *, shard: Shard, shape: ImageShape) -> Iterator[ImageBatch]:
-    """Yield a rank's part of all images in order, in global batches of `batch_size`. The last may be smaller.
+    """Yield this rank's part of consecutive batches of all images. A global batch has at most `batch_size` images.
 
     All ranks get the same number of images: a filler with label NO_LABEL is added if a rank has one less.
     """
@@ -164,7 +164,7 @@ def validation_batches(images: ImageSet, batch_size: int, *, shard: Shard, shape
 
 
 def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int) -> Pixels:
-    """Shift each image by up to PADDING pixels, fill the border with black, and mirror half of the images, at random.
+    """Shift each image randomly by up to PADDING pixels with a black border, and mirror about half of the images.
 
     Equivalent to torchvision's RandomCrop(32, padding=4) and RandomHorizontalFlip(). Random bits depend only on seed,
     epoch and image number.
@@ -179,7 +179,7 @@ def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int)
 
 
 def draws(number_B: Integers, *, seed: int, epoch: int) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
-    """Return each image's crop offset (row and column, from 0 to 2 PADDING) and whether to mirror the image.
+    """Return a random crop offset (row and column, 0 to 2 PADDING) for each image, and whether to mirror it.
 
     All come from one random word for (seed, epoch, number), as in dropout: one bit to mirror, and 15 bits per position.
     The probabilities of the nine positions differ by at most 1 in 3,641.
@@ -211,7 +211,7 @@ def resized(value_BCHW: Values, size: int) -> Values:
 
 @lru_cache(maxsize=4)
 def _interpolation(before: int, after: int, dtype: np.dtype[Any]) -> Values:
-    """Return the interpolation matrix (after, before) for one side. Each row has two weights whose sum is 1."""
+    """Return the (after, before) matrix that interpolates one side of an image, with two weights per row."""
     place = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
     lower = np.minimum(place.astype(np.int64), before - 2)
     matrix = np.zeros((after, before), dtype)

@@ -26,7 +26,7 @@ POOL_PAIRS_PER_TOKEN = 2  # of a batch; ensures many batches per pool for any se
 
 
 class PairBatches:
-    """Batches of `batch_size` pairs in random order. An incomplete last batch of an epoch is dropped."""
+    """Random batches of `batch_size` pairs. An incomplete last batch of an epoch is dropped."""
 
     def __init__(self, pairs: TokenizedPairs, batch_size: int, *, seed: int) -> None:
         self.steps_per_epoch = len(pairs) // batch_size
@@ -34,7 +34,7 @@ class PairBatches:
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, batch_size), seed=seed)
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
-        """Return the pairs of batch `index` of `epoch`, in memory. Both count from 0."""
+        """Read the pairs of a batch into memory. `epoch` and `index` start at 0."""
         start, stop = index * self._batch_size, (index + 1) * self._batch_size
         ends = self._shuffle.ends(epoch)
         first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(ends, stop, "left"))
@@ -50,7 +50,7 @@ class TokenBatches:
     """Batches of about `batch_tokens` target tokens, with pairs of similar length."""
 
     def __init__(self, pairs: TokenizedPairs, batch_tokens: int, *, seed: int) -> None:
-        """Divide `pairs` into batches. `batch_tokens` is at least twice the longest target, so that none is empty."""
+        """Divide `pairs` into batches. `batch_tokens` must be at least twice the length of the longest target."""
         self._seed = seed
         self._shuffle = Shuffle(pairs, max(MIN_POOL_PAIRS, POOL_PAIRS_PER_TOKEN * batch_tokens), seed=seed)
         # Only the last chunk of pairs may end within a block.
@@ -63,14 +63,14 @@ class TokenBatches:
         self._batches = lru_cache(maxsize=1)(self._batches_of_pool)
 
     def batch(self, epoch: int, index: int) -> TokenizedPairs:
-        """Return the pairs of batch `index` of `epoch`, in memory. Both count from 0."""
+        """Read the pairs of a batch into memory. `epoch` and `index` start at 0."""
         ends = self._ends(epoch)
         pool = int(np.searchsorted(ends, index, "right"))
         first = int(ends[pool - 1]) if pool else 0
         return self._batches(epoch, pool, int(ends[pool]) - first)[index - first]
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative numbers of batches in the pools, which are in proportion to the pools' tokens."""
+        """Return the cumulative number of batches up to the end of each pool."""
         tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
         return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
 
@@ -94,7 +94,7 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Divide a batch into `count` parts so that the largest cost is minimal (to COST_TOLERANCE). Return positions.
+    """Divide pairs into `count` parts so that the largest cost of a part is minimal. Return the pairs' positions.
 
     Pairs are sorted by length, so each part has pairs of similar length. With few pairs, the last parts are empty.
     The cost of a part is its padded positions, plus its target tokens, because logits are only computed for those.
@@ -105,7 +105,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
     number_B, tokens_B = np.arange(1, len(pairs) + 1), np.cumsum(target_B)
 
     def end_within(cost: float, start: int) -> int:
-        """Return the end of the largest part that starts at `start` and costs at most `cost`."""
+        """Return the end of the longest part that starts at `start` and costs at most `cost`."""
         size = len(pairs) // count + 1
         while True:
             part_P = slice(start, start + size)
@@ -117,7 +117,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
             size *= 2
 
     def ends_within(cost: float) -> list[int]:
-        """Return the ends of at most `count` parts, each as large as possible with at most this cost."""
+        """Return the ends of at most `count` consecutive parts, each as long as `cost` allows."""
         ends = [0]
         while ends[-1] < len(pairs) and len(ends) <= count:
             ends.append(end_within(cost, ends[-1]))
@@ -139,7 +139,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def _by_length(source_B: Integers, target_B: Integers) -> Integers:
-    """Return the positions of pairs sorted by target length, then by source length.
+    """Return the positions of all pairs, sorted by target length and then by source length.
 
     Source lengths ascend for even target lengths and descend for odd ones, so that neighbours across two target lengths
     have similar sources. The order is stable.
@@ -148,10 +148,10 @@ def _by_length(source_B: Integers, target_B: Integers) -> Integers:
 
 
 class Shuffle:
-    """A random order of all pairs for each epoch, divided into pools that can be read independently of each other."""
+    """A random order of all pairs for each epoch. Each order is divided into pools that can be read independently."""
 
     def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
-        """Divide `pairs` into pools of about `pool_pairs` to twice as many pairs, or one pool if there are fewer."""
+        """Divide `pairs` into pools with about one to two times `pool_pairs` pairs. A smaller corpus is one pool."""
         self._pairs, self._seed = pairs, seed
         self._block_count = -(-len(pairs) // BLOCK_PAIRS)
         self._pool_count = max(1, len(pairs) // pool_pairs)
@@ -164,12 +164,12 @@ class Shuffle:
         self.pool = lru_cache(maxsize=2)(self._pairs_of_pool)
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative numbers of pairs in the pools."""
+        """Return the cumulative number of pairs up to the end of each pool."""
         last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - len(self._pairs)
         return np.cumsum([len(blocks) * BLOCK_PAIRS - missing * int(last in blocks) for blocks in self.blocks(epoch)])
 
     def _pairs_of_pool(self, epoch: int, index: int) -> TokenizedPairs:
-        """Return the pairs of a pool in random order, in memory."""
+        """Read the pairs of a pool into memory, and return them in random order."""
         places = (self.blocks(epoch)[index][:, None] * BLOCK_PAIRS + np.arange(BLOCK_PAIRS)).ravel()
         # Read complete blocks before the shuffle, because each is contiguous in the file.
         pairs = self._pairs.take(places[places < len(self._pairs)])
@@ -177,7 +177,7 @@ class Shuffle:
 
 
 def permutation(count: int, *key: object) -> Integers:
-    """Return the numbers below `count` in a random order that depends only on `key`."""
+    """Return the numbers from 0 to `count` - 1 in a random order that depends only on `key`."""
     digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.randperm(count, generator=generator).numpy()

@@ -55,7 +55,7 @@ NAP_S = 0.05
 
 @frozen
 class Text:
-    """A file of sentence pairs, with its size, time and digest at the time of reading."""
+    """The path, size, modification time and digest of a file of sentence pairs when it was read."""
 
     path: str
     size: int
@@ -69,7 +69,7 @@ class Text:
 
 
 def text_at(path: Path) -> Text:
-    """Return the text at `path` with its digest, which is cached while the file is unchanged.
+    """Return the text at `path` with its digest. The digest is cached until the file changes.
 
     Raise an UnreadableError if it cannot be read.
     """
@@ -104,7 +104,7 @@ def find_tokens(name: str, beside: Path) -> StoredTokens | None:
 
 
 def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) -> None:
-    """Encode all pairs of `text` and store their ids, unless stored already. Only one of concurrent processes does it.
+    """Encode all pairs of `text` and store their ids, unless they are stored already. Concurrent calls are safe.
 
     Memory use is bounded: pairs are processed in chunks, on as many threads as there are cores.
 
@@ -173,7 +173,7 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
 
 
 def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer) -> Iterator[tuple[Integers, Integers]]:
-    """Yield the ids of all pairs in order. Threads suffice, because sentencepiece releases the GIL."""
+    """Encode pairs in parallel threads, since sentencepiece releases the GIL, and yield their ids in order."""
     thread_count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     remaining = iter(pairs)
     at_work: deque[Future[tuple[Integers, Integers]]] = deque()
@@ -188,7 +188,7 @@ def _encoded_in_parallel(pairs: Iterable[tuple[str, str]], tokenizer: Tokenizer)
 
 
 class _FilledPairs:
-    """An iterable of the pairs with two non-empty sides. It counts the pairs that it leaves out."""
+    """An iterable of the pairs without an empty side. It counts the pairs that it skips."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._pairs = pairs
@@ -226,7 +226,7 @@ class _Progress:
 
 @contextmanager
 def _locked(directory: Path, name: str) -> Iterator[bool]:
-    """Hold a lock on `name` in `directory`; yield True, or False if the file system does not support locks."""
+    """Hold the lock `name` in `directory`. Yield whether the file system supports locks."""
     path = directory / f".{name}.lock"
     while True:
         with path.open("ab") as file:

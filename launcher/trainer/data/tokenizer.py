@@ -19,7 +19,7 @@ MAX_SENTENCE_BYTES = 1 << 20  # sentencepiece's default would skip sentences of 
 
 
 class Tokenizer:
-    """A tokenizer. `serialized` is its content in sentencepiece's file format."""
+    """A sentencepiece tokenizer. `serialized` is the content of its model file."""
 
     def __init__(self, serialized: bytes) -> None:
         self.serialized = serialized
@@ -27,15 +27,15 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """The number of ids in use; at most the requested vocabulary size."""
+        """The number of token ids, which is at most the requested vocabulary size."""
         return int(self._processor.vocab_size())
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each sentence, without begin and end marks."""
+        """Return the ids of each sentence, without BEGIN and END."""
         return self._processor.encode(list(sentences), num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids` up to the first END. Special ids are dropped."""
+        """Return the text of `ids` up to the first END, without PAD and BEGIN."""
         words = list(ids)
         if END in words:
             words = words[: words.index(END)]
@@ -45,7 +45,7 @@ class Tokenizer:
 def obtain_tokenizer(
     sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int, beside: Path
 ) -> tuple[bytes, Path]:
-    """Return the tokenizer for some sentences and its path. It is read from a cache, or else trained and cached.
+    """Return the tokenizer for some sentences, and its path. Train it only if it is not cached.
 
     `sentences` is only called to train. `digest` identifies the sentences. The file's name contains it and all other
     inputs of the training, so the cache is never stale. If the data directory is not writable, the user's cache
@@ -74,7 +74,7 @@ def obtain_tokenizer(
 
 
 def load_tokenizer(serialized: bytes) -> Tokenizer:
-    """Load a tokenizer from the content of its file. Raise a ValueError if the content is not a tokenizer."""
+    """Load a tokenizer from the content of its file. Raise ValueError if the content is invalid."""
     if not serialized:  # sentencepiece accepts it
         raise ValueError("the file is empty")
     try:
@@ -84,7 +84,7 @@ def load_tokenizer(serialized: bytes) -> Tokenizer:
 
 
 def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
-    """Train byte-pair encoding with at most `vocabulary_size` ids; a small corpus may yield fewer.
+    """Train a byte-pair encoding with at most `vocabulary_size` ids. A small corpus may yield fewer.
 
     Characters that do not occur in the corpus are encoded as bytes, so any text can be encoded and decoded again.
     """

@@ -45,14 +45,14 @@ class Example:
 
 
 class FileArray:
-    """An array in a file. Slices are read on demand.
+    """An array in a file. Its slices are read on demand.
 
     A memory map would charge this process with page cache, up to 2 MB per accessed position: 391 MB after 256 random
     reads on Linux 6.18. Some network file systems do not support maps well.
     """
 
     def __init__(self, path: Path, item: np.dtype[Any], count: int) -> None:
-        """Open the file. Raise an OSError, or a ValueError if it does not contain `count` items."""
+        """Open the file. Raise OSError if that fails, or ValueError if it does not contain `count` items."""
         self._descriptor, self._item, self._count = open_regular(path), item, count
         weakref.finalize(self, os.close, self._descriptor)
         found, expected = os.fstat(self._descriptor).st_size, count * item.itemsize
@@ -68,7 +68,7 @@ class FileArray:
 
 @frozen
 class TokenArrays:
-    """Consecutive pairs: sentence k is ids[bounds[k] : bounds[k + 1]], and pair i is sentences 2 i and 2 i + 1.
+    """Token ids of sentence pairs. Sentence k is ids[bounds[k] : bounds[k + 1]]; pair i is sentences 2 i and 2 i + 1.
 
     Invariant: both arrays are in memory, or both in files.
     """
@@ -77,7 +77,7 @@ class TokenArrays:
     bounds: Integers | FileArray
 
     def read(self, numbers: Integers) -> TokenArrays:
-        """Load the pairs with these numbers (at least one) into memory. Consecutive pairs are read together."""
+        """Load the pairs with the given numbers into memory. Consecutive pairs are read together."""
         runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
         bounds = [self.bounds[2 * int(run[0]) : 2 * int(run[-1]) + 3] for run in runs]
         ids = [self.ids[int(each[0]) : int(each[-1])] for each in bounds]
@@ -85,10 +85,10 @@ class TokenArrays:
 
 
 class TokenizedPairs(Sequence[Example]):
-    """A selection of pairs of `TokenArrays`, with each side truncated to a maximum length. Slicing copies nothing."""
+    """Selected pairs of `TokenArrays`, with each side truncated to a maximum length. Slices share the arrays."""
 
     def __init__(self, arrays: TokenArrays, numbers: range | Integers, lengths: tuple[int, int]) -> None:
-        """Select pairs by `numbers`: a range with step 1, or any numbers if the arrays are in memory.
+        """Select pairs by their `numbers`, which must be a range with step 1 unless the arrays are in memory.
 
         `lengths` is the maximum number of tokens of source and target, including END.
         """
@@ -96,7 +96,7 @@ class TokenizedPairs(Sequence[Example]):
 
     @classmethod
     def of(cls, examples: Sequence[Example]) -> TokenizedPairs:
-        """Convert `examples` to arrays, without truncation."""
+        """Create tokenized pairs from `examples` without truncating them."""
         if isinstance(examples, cls):
             return examples
         arrays = TokenArrays(*flattened([side for example in examples for side in (example.source, example.target)]))
@@ -120,7 +120,7 @@ class TokenizedPairs(Sequence[Example]):
         return Example(*sides)
 
     def take(self, places: Integers) -> TokenizedPairs:
-        """Return the pairs at these positions, in this order, in memory."""
+        """Load the pairs at the given positions into memory, in the given order."""
         numbers = places + self._numbers.start if isinstance(self._numbers, range) else self._numbers[places]
         if isinstance(self._arrays.ids, FileArray):
             return TokenizedPairs(self._arrays.read(numbers), range(len(numbers)), self._limits)
@@ -134,19 +134,19 @@ class TokenizedPairs(Sequence[Example]):
             yield self[start : start + size]
 
     def lengths(self) -> tuple[Integers, Integers]:
-        """Return the truncated number of source and target tokens of each pair, including END."""
+        """Return the numbers of source and target tokens of each pair after truncation, including END."""
         source_B, target_B = (
             np.minimum(uncut_B, limit) for uncut_B, limit in zip(self._uncut(), self._limits, strict=True)
         )
         return source_B, target_B
 
     def cut_count(self) -> int:
-        """Return the number of pairs with a truncated side."""
+        """Return the number of pairs with at least one truncated side."""
         source_B, target_B = self._uncut()
         return int(np.count_nonzero((source_B > self._limits[0]) | (target_B > self._limits[1])))
 
     def padded(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the ids of all sources and of all targets, padded with PAD to the longest. There must be a pair."""
+        """Return two arrays with the ids of all sources and of all targets, padded with PAD to the longest."""
         if isinstance(self._arrays.ids, FileArray):
             return self.in_memory().padded()
         ids, bounds = self._loaded()
@@ -161,7 +161,7 @@ class TokenizedPairs(Sequence[Example]):
         return padded[0], padded[1]
 
     def target_counts(self, vocabulary_size: int) -> NDArray[np.int64]:
-        """Return the number of occurrences of each id below `vocabulary_size` in the targets."""
+        """Return how often each id below `vocabulary_size` occurs in the targets."""
         counts = np.zeros(vocabulary_size, np.int64)
         for chunk in self.in_chunks(1024):  # padded ids need much more memory than lengths
             _, target_BT = chunk.padded()
@@ -188,30 +188,30 @@ class TokenizedPairs(Sequence[Example]):
 
 
 def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: DataConfig) -> TokenizedPairs:
-    """Encode pairs, truncated to the configured lengths, including END."""
+    """Encode sentence pairs, with each side truncated to its configured number of tokens (including END)."""
     arrays = TokenArrays(*encoded(pairs, tokenizer))
     return TokenizedPairs(arrays, range(len(pairs)), (config.source_length, config.target_length))
 
 
 def encoded(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> tuple[Integers, Integers]:
-    """Return the ids and bounds of `pairs`, without truncation."""
+    """Return the token ids of `pairs`, without truncation, and the bounds of the sentences."""
     return flattened([[*ids, END] for ids in tokenizer.encode([text for pair in pairs for text in pair])])
 
 
 def flattened(sentences: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-    """Return ids and bounds of sentences; two consecutive sentences form a pair."""
+    """Concatenate sentences, and return their ids and bounds. Two consecutive sentences form a pair."""
     bounds = _bounds_of(np.fromiter(map(len, sentences), np.int64, len(sentences)))
     return np.fromiter(chain.from_iterable(sentences), np.int32, int(bounds[-1])), bounds
 
 
 def _bounds_of(lengths: Integers) -> NDArray[np.int64]:
-    """Return the start of each of several consecutive sentences of these lengths, and the end of the last."""
+    """Return the offsets of consecutive sentences with these lengths, followed by the end of the last sentence."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 @frozen
 class TokenIndex:
-    """The contents of index.json."""
+    """The content of index.json."""
 
     pair_count: int
     id_count: int
@@ -231,7 +231,7 @@ class StoredTokens:
 
 
 def open_tokens(directory: Path) -> StoredTokens:
-    """Open the files of `directory`. Only their sizes are checked.
+    """Open the token files in `directory`, and check only their sizes.
 
     Raises:
         OSError: a file is missing or cannot be read.

@@ -72,7 +72,7 @@ class _Decoder:
         self._progress = Progress()
 
     def translate_stdin(self) -> None:
-        """Translate each line until stdin ends or the reader of the output is gone."""
+        """Translate lines until stdin ends or the output is closed."""
         if os.isatty(sys.stdin.fileno()):
             source, target = (LANGUAGES.get(code, code) for code in self._data.direction.split("_"))
             where = f"{source} to {target}, on {self._device}"
@@ -98,7 +98,7 @@ class _Decoder:
         self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
 
     def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
-        """Translate `lines`, which follow the first `before` lines of a file. Blank lines have empty translations."""
+        """Translate `lines`, which follow the first `before` lines of a file. Return empty text for blank lines."""
         options, sentences = self._options, [line if line.strip() else "" for line in lines]
         how = Search(options.beam, options.alpha)
         found = self._translator.translate(sentences, how, batch_tokens=options.batch_tokens)
@@ -110,7 +110,7 @@ class _Decoder:
         return [each.text for each in found]
 
     def _write(self, text: str) -> None:
-        """Write the complete text, even if the output is a non-blocking pipe."""
+        """Write all of `text`, even if the output is a non-blocking pipe."""
         content = text.encode(errors="replace")
         while content:
             select.select([], [self._options.output], [])

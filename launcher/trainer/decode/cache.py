@@ -45,7 +45,7 @@ class CachedDecoder:
         return self._model.target_embedding.word.weight.device
 
     def begin(self, source_BS: Tensor, slots: int) -> None:
-        """Encode sentences that are padded with PAD. Each sentence will have at most `slots` hypotheses."""
+        """Encode new sentences, padded with PAD, for at most `slots` hypotheses each."""
         for attention in self._attentions():
             attention.forget()
         self._seen.slots = slots
@@ -53,7 +53,7 @@ class CachedDecoder:
         self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
 
     def step(self, token_BQ: Tensor, ancestor_BQT: Tensor) -> Tensor:
-        """Return the decoder's output (BQD) for the tokens at position T - 1, cached in the first Q slots.
+        """Return the decoder's output (BQD) for the tokens at position T - 1, and cache them in the first Q slots.
 
         `ancestor_BQT` is the slot that each hypothesis attends to at each position, including its own at the last.
         """
@@ -63,7 +63,7 @@ class CachedDecoder:
         return self._model.decode(embedded_BQD, self._encoded_BSD, self._mask_B11S)
 
     def project(self, decoded_ND: Tensor) -> Tensor:
-        """Return the logits (NV) of the next tokens."""
+        """Return the logits (NV) for the next tokens."""
         return self._model.project(decoded_ND)
 
     def keep(self, sentence_B: Tensor) -> None:
@@ -77,7 +77,7 @@ class CachedDecoder:
 
 
 class _Seen:
-    """The cache slots that the hypotheses of this step attend to. They are the same in all layers."""
+    """The cache slots that the hypotheses attend to in this step. They are the same in all layers."""
 
     def __init__(self) -> None:
         self.slots = 1
@@ -94,7 +94,7 @@ class _Seen:
 
 
 class _SelfAttention(nn.Module):
-    """Self-attention with a cache: from the last token of a hypothesis to all its tokens."""
+    """Self-attention with a cache. The last token of a hypothesis attends to all of its tokens."""
 
     def __init__(self, attention: Attention, seen: _Seen) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class _SelfAttention(nn.Module):
         self._kept_2BPD = attention.key.weight.new_empty(2, 0, 0, 0)  # keys and values
 
     def forward(self, hidden_BQD: Tensor, *_: object, **__: object) -> Tensor:
-        """Return the attention output (BQD) for new tokens, and cache their keys and values. `_Seen` has the mask."""
+        """Return the attention output (BQD) for new tokens, and cache their keys and values."""
         inner, seen = self.attention, self._seen
         first = (seen.positions - 1) * seen.slots
         batch, hypotheses = hidden_BQD.shape[:2]
@@ -135,7 +135,7 @@ class _CrossAttention(nn.Module):
         self._kept: tuple[Tensor, Tensor] | None = None  # keys and values BHSK
 
     def forward(self, hidden_BQD: Tensor, memory_BSD: Tensor, *_: object, mask: Tensor, **__: object) -> Tensor:
-        """Return the attention output (BQD). Only the first call computes the source's keys and values."""
+        """Return the attention output (BQD). The keys and values of the source are computed only in the first call."""
         inner = self.attention
         if self._kept is None:
             self._kept = _heads(inner.key(memory_BSD), inner), _heads(inner.value(memory_BSD), inner)

@@ -14,7 +14,7 @@ STDIN = "stdin"
 
 
 def stdin_lines() -> Iterator[list[str]]:
-    """Yield lists of new lines, without line ends, as soon as any lines are available.
+    """Yield lists of lines from stdin as soon as they arrive, without line ends.
 
     Raises:
         UnreadableError: stdin cannot be read, or a line is not UTF-8 or is longer than MAX_LINE_BYTES. Earlier lines are

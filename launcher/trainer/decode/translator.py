@@ -40,7 +40,7 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], how: Search, *, batch_tokens: int = BATCH_TOKENS
     ) -> list[Translation]:
-        """Translate sentences in batches of similar length, each with at most `batch_tokens` source tokens and padding.
+        """Translate sentences in batches of similar length, each batch with at most `batch_tokens` tokens and padding.
 
         A sentence with more tokens is a batch by itself. Text is normalised as in training. Empty text has an empty
         translation.
@@ -68,7 +68,7 @@ class Translator:
 
 
 def _batches(sources: Mapping[int, Sequence[int]], batch_tokens: int) -> Iterator[list[int]]:
-    """Yield batches of positions of sources, longest first, so that the first batch needs the most memory."""
+    """Yield batches of positions in `sources`. The longest sources come first, because they need the most memory."""
     batch: list[int] = []
     for place in sorted(sources, key=lambda place: -len(sources[place])):
         if batch and (len(batch) + 1) * len(sources[batch[0]]) > batch_tokens:

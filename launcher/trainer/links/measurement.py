@@ -66,7 +66,7 @@ class AllReduce:
 
 @frozen
 class Pair:
-    """The connection of two servers: latency, bytes per second in both directions, and the lower of these two rates."""
+    """The latency and the rates of the connection between two servers. `bytes_per_s` is the lower rate."""
 
     servers: tuple[int, int]
     latency_s: float  # half of the median round-trip time
@@ -76,7 +76,7 @@ class Pair:
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield the rounds of a tournament of `count` players: each pair plays once, and each player at most once a round.
+    """Yield rounds of pairs so that every two of `count` players meet once. A player is in at most one pair per round.
 
     Uses the circle method.
 
@@ -117,7 +117,7 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, object]:
-    """Measure all links and return the content of links.json, complete only on rank 0. All ranks must call it."""
+    """Measure all links and return the content of links.json, complete on rank 0 only. All ranks must call it."""
     if world.place.world_size == 1:
         return {"world_size": 1, "server_count": 1, "all_reduce": [], "pairs": []}
     leaders, before = _leaders(world), traffic()
@@ -136,7 +136,7 @@ def measure(world: World, seconds: float, largest_bytes: int) -> dict[str, objec
 
 
 def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int) -> tuple[str, ...]:
-    """Return the network interfaces that carried the data, busiest first, given their byte counters before and after.
+    """Compare byte counters before and after a transfer. Return the interfaces that carried it, busiest first.
 
     Bridges, bonds and virtual networks also count the traffic of the underlying card. The result is empty if no
     interface carried `at_least` bytes: then data went through RDMA or shared memory.
@@ -148,7 +148,7 @@ def carriers(before: Mapping[str, int], after: Mapping[str, int], at_least: int)
 
 
 def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]:
-    """Gather each leader's interface names as a comma-separated string, in the order of the servers."""
+    """Return the interface names of each server, as comma-separated strings in the order of the servers."""
     letters = torch.zeros(len(leaders), LONGEST, device=world.device)
     if world.place.global_rank in leaders:
         for at, byte in enumerate(os.fsencode(",".join(own))[:LONGEST]):
@@ -158,7 +158,7 @@ def _gathered(world: World, leaders: list[int], own: Sequence[str]) -> list[str]
 
 
 def _leaders(world: World) -> list[int]:
-    """Return the first rank of each server. Without GROUP_RANK, consecutive ranks are assumed to be on one server."""
+    """Return the first rank of each server. Without GROUP_RANK, assume that the ranks of a server are consecutive."""
     place = world.place
     written = os.environ.get(env.GROUP_RANK, "")
     server = int(written) if written.isdecimal() else place.global_rank // place.local_world_size
@@ -169,7 +169,7 @@ def _leaders(world: World) -> list[int]:
 
 
 def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[AllReduce]:
-    """Yield the all_reduce speed for growing sizes while time allows. All ranks use the slowest rank's times."""
+    """Yield the speed of all_reduce for growing sizes until time runs out. Times are those of the slowest rank."""
     count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
@@ -191,7 +191,7 @@ def _slowest(world: World, content: Tensor) -> float:
 
 
 def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int) -> list[Pair]:
-    """Measure all pairs of leaders and return the results on every rank. The first leader of a pair reports it."""
+    """Measure each pair of servers by their leaders (first ranks), and return the results on every rank."""
     count = len(leaders)
     found = torch.zeros(count, count, 3, device=world.device)
     schedule = list(rounds(count))
@@ -213,7 +213,7 @@ def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int)
 def _meet(
     world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
 ) -> tuple[float, float, float]:
-    """Measure a pair; return latency and bytes per second in both directions, valid only on the pair's first rank."""
+    """Measure a pair. Return the latency and the rates in both directions, valid only on the pair's first rank."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
     token = torch.zeros(1, device=world.device)
@@ -228,7 +228,7 @@ def _meet(
 
 
 def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
-    """Send messages of growing size for about `seconds`; return the bytes per second of the largest.
+    """Send messages of growing size for about `seconds`. Return the bytes per second at the largest size.
 
     The receiver returns 0. Each message is preceded by its size, and 0 ends the stream. The receiver acknowledges each
     message, so that the time includes its arrival.

@@ -35,14 +35,14 @@ GOLDEN = 0x9E3779B9 - 2**32  # 2^32 / golden ratio: spreads consecutive numbers 
 
 @frozen
 class DropoutBits:
-    """The random bits for dropout in a micro batch: two random int32 words for each position of each row."""
+    """Random bits for the dropout in a micro batch: two int32 words for each position of each row."""
 
     summand_BT1: Tensor
     factor_BT1: Tensor
 
     @classmethod
     def of(cls, row_B: Tensor, length: int, *, seed: int, step: int) -> DropoutBits:
-        """Return the random bits for rows `row_B` of the global batch in `step`, at positions below `length`."""
+        """Return the random bits for the rows `row_B` of the global batch in `step` and positions below `length`."""
         digest = hashlib.sha256(f"{seed}/{step}".encode()).digest()
         summand_BT, factor_BT = (
             _words(row_B, length, key=int.from_bytes(digest[at : at + 4], "little", signed=True)) for at in (0, 4)
@@ -51,7 +51,7 @@ class DropoutBits:
 
 
 class Dropout(nn.Module):
-    """Dropout that sets a share `rate` of elements to zero and scales the rest. Without `draws` it does nothing.
+    """Dropout that sets a fraction `rate` of elements to zero and scales the rest. It does nothing without `draws`.
 
     Use a separate module for each call in the model: calls with the same `place` would drop the same elements.
     """
@@ -103,7 +103,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rate: float) -> Tensor:
-    """Return `tensor` with a share `rate` of elements zero and the rest scaled; factor * words + summand decides."""
+    """Apply dropout to `tensor`. The value of factor * words + summand decides whether an element is kept."""
     word = (factor * words).add_(summand)
     # In place as 1 or 0: on a CPU a comparison to booleans takes four times the time of the product.
     kept = word.ge_(int(rate * 2**32) - 2**31)
@@ -122,7 +122,7 @@ def feature_words(place: str, width: int, device: torch.device) -> Tensor:
 
 @cache
 def key_words(place: str, heads: int, device: torch.device, length: int) -> Tensor:
-    """Return one random int32 word for each head and each key position below `length` of the module `place`."""
+    """Return a random int32 word for each head and each key position below `length`, for the module named `place`."""
     return _words(torch.arange(heads, device=device), length, key=crc32(place.encode()) - 2**31)
 
 
@@ -134,7 +134,7 @@ def _words(row_B: Tensor, length: int, *, key: int) -> Tensor:
 
 
 def mixed(word: Tensor) -> Tensor:
-    """Hash int32 words in place by the finalizer of murmur3: a change of one bit changes about half of all bits."""
+    """Hash int32 words in place with murmur3's finalizer. Changing one bit changes about half of all bits."""
     word ^= (word >> 16) & 0xFFFF
     word *= 0x85EBCA6B - 2**32
     word ^= (word >> 13) & 0x7FFFF

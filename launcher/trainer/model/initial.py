@@ -12,7 +12,7 @@ HEAD_STD = 0.01  # small, so that the first loss is the logarithm of the vocabul
 
 
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
-    """Return the initial value of parameter `name` of the single-device model: a full float32 tensor on the CPU.
+    """Return the initial value of the parameter `name` of the full model as a float32 tensor on the CPU.
 
     Biases are 0 and norms 1. Embeddings of width d are normal with standard deviation d^-1/2, and an untied head with
     HEAD_STD. Other linear layers are uniform within +-sqrt(6 / (inputs + outputs)) (Glorot and Bengio 2010).
@@ -31,6 +31,6 @@ def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
 
 
 def generator_of(name: str, seed: int) -> torch.Generator:
-    """Return a random generator whose seed is a hash of `seed` and `name`."""
+    """Return a random generator that is seeded with a hash of `seed` and `name`."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -52,7 +52,7 @@ _own_rows: frozenset[int] = frozenset()  # numbers of rows with dedicated kernel
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Use dedicated oneDNN kernels for matrices with these numbers of rows; at most the MAX_OWN_ROWS largest."""
+    """Set the numbers of matrix rows that get a dedicated oneDNN kernel, at most the MAX_OWN_ROWS largest."""
     global _own_rows  # noqa: PLW0603 - state of the process
     _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 
@@ -81,7 +81,7 @@ class TiedLinear(nn.Module):
 
 
 def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) -> Tensor:
-    """Return hidden_BTE times weight_DE transposed, plus the bias: the same as functional.linear."""
+    """Return hidden_BTE times weight_DE transposed, plus the bias, like functional.linear."""
     rows = hidden_BTE.shape[:-1].numel()
     pays = rows in _own_rows or (rows >= SMALLEST_BLOCK and weight_DE.numel() >= MIN_WEIGHT_ELEMENTS)
     if not pays or not is_fast(hidden_BTE) or hidden_BTE.dim() < 2 or weight_DE.dtype != hidden_BTE.dtype:
@@ -92,17 +92,17 @@ def linear(hidden_BTE: Tensor, weight_DE: Tensor, bias_D: Tensor | None = None) 
 
 
 def is_fast(tensor: Tensor) -> bool:
-    """Return True if oneDNN multiplies tensors with the type and device of `tensor` on this processor."""
+    """Return True if this processor uses oneDNN for tensors with the dtype and device of `tensor`."""
     return _ONEDNN is not None and may_be_fast(tensor)
 
 
 def may_be_fast(tensor: Tensor) -> bool:
-    """Return True if oneDNN multiplies tensors with the type and device of `tensor` on any processor."""
+    """Return True if any processor uses oneDNN for tensors with the dtype and device of `tensor`."""
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
 def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLEST_BLOCK) -> Iterator[slice]:
-    """Yield slices that cover `rows` rows: one if that number has a dedicated kernel, else blocks of a few sizes.
+    """Split `rows` rows into blocks of a few sizes, or into one block if there is a kernel for exactly `rows` rows.
 
     First come blocks of the largest size, then at most one of each smaller size, then the remaining rows. No block is
     larger than `largest`, and only the last one may be smaller than `smallest`.
@@ -124,7 +124,7 @@ def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLES
 
 
 def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | None = None) -> Tensor:
-    """Return left times right transposed, plus the bias. The result has shape IK and no autograd graph.
+    """Return left times right transposed, plus the bias, as a tensor of shape IK without an autograd graph.
 
     `rows` is the size of I or J, whichever counts tokens.
     """
@@ -135,7 +135,7 @@ def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | No
 
 
 def add_product(sum_IK: Tensor, left_IJ: Tensor, right_KJ: Tensor, *, rows: int) -> None:
-    """Add `product(left_IJ, right_KJ, rows=rows)` to `sum_IK` in place; `sum_IK` may have a wider type."""
+    """Add `product(left_IJ, right_KJ, rows=rows)` to `sum_IK` in place. `sum_IK` may have a wider dtype."""
     if sum_IK.dtype != left_IJ.dtype or (_has_kernels(rows) and is_fast(left_IJ)):
         sum_IK += product(left_IJ, right_KJ, rows=rows)
     else:
@@ -174,7 +174,7 @@ def _by_blocks(left_NE: Tensor, right_DE: Tensor, bias_D: Tensor | None = None) 
 
 
 def _sum_of_blocks(upstream_ND: Tensor, hidden_NE: Tensor) -> Tensor:
-    """Return the gradient of the weight, upstream transposed times hidden, as a sum over blocks of rows."""
+    """Return the gradient of the weight (upstream transposed times hidden) as a sum over blocks of rows."""
     first, *others = row_blocks(len(hidden_NE))
     sum_DE = product(upstream_ND[first].t(), hidden_NE[first].t(), rows=first.stop - first.start)
     for block in others:

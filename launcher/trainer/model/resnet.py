@@ -25,7 +25,7 @@ EXPANSION = 4  # output channels of a block per channel of its 3x3 convolution
 
 
 class Bottleneck(nn.Module):
-    """A residual block: 1x1 down to `width` channels, 3x3 with the stride, 1x1 up to EXPANSION * `width` channels."""
+    """A residual block of 1x1, 3x3 and 1x1 convolutions with `width`, `width` and EXPANSION * `width` channels."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """ResNet-50, which returns logits (BK) for images (BCHW) with 3 channels and at least 32x32 pixels."""
+    """ResNet-50. It returns logits (BK) for images (BCHW) with 3 channels and at least 32x32 pixels."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ def torchvision_class() -> Any | None:
 
 
 def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
-    """Return the initial value of parameter `name` of the ResNet: a full float32 tensor on the CPU.
+    """Return the initial value of the parameter `name` of a ResNet as a float32 tensor on the CPU.
 
     The value depends only on the arguments. Norms are 1 and biases 0. As in torchvision, convolutions are normal with
     variance 2 / (outputs * height * width) (He et al. 2015, arXiv:1502.01852, by the fan-out), and the weights of the
@@ -110,7 +110,7 @@ def initial_weight(name: str, full_shape: torch.Size, seed: int) -> Tensor:
 
 @torch.no_grad()
 def set_initial_weights(model: nn.Module, seed: int) -> None:
-    """Set the weights of a ResNet, `ResNet50` or torchvision's, to `initial_weight`; reset its running statistics."""
+    """Set the weights of a ResNet to `initial_weight`, and reset the running statistics of its batch norms."""
     for name, parameter in model.named_parameters():
         parameter.copy_(initial_weight(name, parameter.shape, seed))
     for module in model.modules():

@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def streams_shape(self) -> tuple[int, int]:
-        """The shape (B, S + T) of both streams concatenated along time, without the width."""
+        """The shape (B, S + T) of the encoder and decoder states concatenated along time, without their width."""
         return self.source_BS.shape[0], self.source_BS.shape[1] + self.target_BT.shape[1]
 
 
@@ -47,7 +47,7 @@ PAD, UNKNOWN, BEGIN, END = range(4)
 
 
 def attention_mask(source_BS: Tensor) -> Tensor:
-    """Return the mask B11S: True at source tokens, False at padding."""
+    """Return the mask (B11S) that is True at source tokens and False at padding."""
     return (source_BS != PAD)[:, None, None, :]
 
 
@@ -64,7 +64,7 @@ def word_embedding(config: ModelConfig) -> nn.Embedding:
 
 
 class Embedding(nn.Module):
-    """The sum of a word vector and a position vector; `model.scale_embedding` scales the word vector by sqrt(D)."""
+    """The sum of word and position vectors. With `model.scale_embedding`, word vectors are scaled by sqrt(D)."""
 
     def __init__(self, config: ModelConfig, length: int, shared: nn.Embedding | None = None) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids_BT: Tensor, draws: DropoutBits | None = None, *, first: int = 0) -> Tensor:
-        """Return the vectors (BTD) of tokens at consecutive positions from `first` on."""
+        """Return the vectors (BTD) of tokens whose consecutive positions start at `first`."""
         positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
         if self.scale != 1:
@@ -90,7 +90,7 @@ class Embedding(nn.Module):
 
 
 class Sinusoids(nn.Module):
-    """The sinusoidal position vectors of Vaswani et al. 2017, section 3.5, for positions below `length`.
+    """Sinusoidal position vectors for positions below `length` (Vaswani et al. 2017, section 3.5).
 
     Feature i < D/2 of position p is sin(p / 10000^(2i/D)), and feature D/2 + i is the cosine. All sines precede the
     cosines, as in tensor2tensor, fairseq and Marian; the paper alternates them.
@@ -106,7 +106,7 @@ class Sinusoids(nn.Module):
 
 @cache
 def sinusoids(length: int, d_model: int, device: torch.device) -> Tensor:
-    """Return all vectors of `Sinusoids` with shape (length, d_model), in float64 on a CPU and in float32 elsewhere."""
+    """Return the vectors of `Sinusoids` for all positions, in float64 on a CPU and in float32 on other devices."""
     half = (d_model + 1) // 2
     with torch.device("cpu"):
         frequencies_I = 10000.0 ** (torch.arange(half, dtype=torch.float64) * (-2 / d_model))
@@ -116,7 +116,7 @@ def sinusoids(length: int, d_model: int, device: torch.device) -> Tensor:
 
 
 class _SublayerNorm(nn.LayerNorm):
-    """The norm of a sublayer, applied before the sublayer ("pre") or after its residual sum ("post")."""
+    """The norm of a sublayer. It is applied before the sublayer ("pre") or after its residual sum ("post")."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.d_model)
@@ -124,7 +124,7 @@ class _SublayerNorm(nn.LayerNorm):
         self.is_residual = False  # the residual is the normalized input instead of the input
 
     def around(self, hidden_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the hidden states after `sublayer`, with its norm and its residual sum."""
+        """Apply `sublayer` with its norm and its residual connection, and return the hidden states."""
         normed_BTD = self(hidden_BTD) if self.is_first else hidden_BTD
         update_BTD = sublayer(normed_BTD)
         sum_BTD = (normed_BTD if self.is_residual else hidden_BTD) + update_BTD
@@ -132,7 +132,7 @@ class _SublayerNorm(nn.LayerNorm):
 
 
 class Attention(nn.Module):
-    """Multi-head attention from one sequence (T) to another (S), or to itself if no other is given.
+    """Multi-head attention of a sequence (T) to another sequence (S). Without another sequence, it is self-attention.
 
     A boolean mask is True where a query may attend to a key. A mask of numbers is added to the scores.
     """
@@ -178,7 +178,7 @@ class Attention(nn.Module):
         *,
         causal: bool,
     ) -> Tensor:
-        """Compute scaled dot-product attention, with dropout of the attention weights by `draws`."""
+        """Compute scaled dot-product attention. `draws` are the random bits for dropout of attention weights."""
         scores_BHTS = (query_BHTK * self.head_dim**-0.5) @ key_BHSK.transpose(-1, -2)
         if causal:
             mask = scores_BHTS.new_ones(scores_BHTS.shape[-2:], dtype=torch.bool).tril()
@@ -252,7 +252,7 @@ class DecoderLayer(nn.Module):
         draws: DropoutBits | None = None,
         own_mask: Tensor | None = None,
     ) -> Tensor:
-        """Return the output. `source_mask` (B11S or B1TS) masks cross attention, `own_mask` (B1TT) self-attention."""
+        """Apply the layer. `source_mask` (B11S, B1TS) is for cross attention, `own_mask` (B1TT) for self-attention."""
 
         def attend(normed_BTD: Tensor) -> Tensor:
             # Padding is at the end of a target, so the causal mask is enough to exclude it.
@@ -272,7 +272,7 @@ class DecoderLayer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """The complete model, or one rank's pipeline stages of it after `plan.keep_stages` has removed the others."""
+    """The complete model, or the pipeline stages of one rank after `plan.keep_stages` has removed the others."""
 
     def __init__(self, model: ModelConfig, data: DataConfig) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class Transformer(nn.Module):
                 module.place = name
 
     def forward(self, batch: Batch, streams: Streams | None = None, draws: DropoutBits | None = None) -> Streams:
-        """Return the hidden states (encoded_BSD, decoded_BTD) of the batch; on later stages, computed from `streams`.
+        """Compute the hidden states (encoded_BSD, decoded_BTD) from the ids in `batch`, or from `streams` if given.
 
         `streams` are the states that the previous stage returned. Without `draws`, as in validation and translation,
         there is no dropout.
@@ -319,12 +319,12 @@ class Transformer(nn.Module):
         return decoded_BTD
 
     def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's input (ND) and the labels (N) of the tokens whose label is not PAD."""
+        """Return the input (ND) of the head and the labels (N) for all tokens whose label is not PAD."""
         rows_N = (labels_BT.flatten() != PAD).nonzero()[:, 0]
         hidden_ND = self.decoder_norm(decoded_BTD.flatten(0, 1).index_select(0, rows_N))
         return hidden_ND, labels_BT.flatten()[rows_N]
 
     def project(self, decoded_BTD: Tensor) -> Tensor:
-        """Return the logits (BTV) of the head."""
+        """Return the logits (BTV) that the head computes."""
         assert self.head is not None, "only the last stage has the head"
         return self.head(self.decoder_norm(decoded_BTD))

@@ -30,7 +30,7 @@ ALIGNMENT = 16  # elements
 
 @frozen
 class Region:
-    """A contiguous range of flat tensors, within one group, whose parameters share weight decay and replication."""
+    """A contiguous range within a group of flat tensors. Its parameters have the same weight decay and replication."""
 
     elements: range
     decays: bool  # matrices decay; norms and biases do not
@@ -47,7 +47,7 @@ class OwnPart:
 
 @frozen
 class FlatLayout:
-    """The layout of the flat tensors, the same on all ranks of a data-parallel group."""
+    """The layout of the flat tensors. It is the same on all ranks of a data-parallel group."""
 
     elements: dict[str, range]  # of each parameter, in the flat tensors
     groups: tuple[range, ...]  # Invariant: adjacent, from 0, and each length is a multiple of dp
@@ -60,7 +60,7 @@ class FlatLayout:
 
     @cached_property
     def group_of(self) -> dict[str, int]:
-        """The number of the group that holds each parameter."""
+        """A mapping from parameter names to group numbers."""
         numbered = list(enumerate(self.groups))
         return {name: next(n for n, group in numbered if own.start in group) for name, own in self.elements.items()}
 
@@ -73,11 +73,11 @@ class FlatLayout:
         return group[index * length : (index + 1) * length]
 
     def state_of(self, group: range) -> slice:
-        """Return the slice of a rank's state tensors that holds the state of its part of `group`."""
+        """Return the slice of a rank's state tensors that belongs to the rank's part of `group`."""
         return slice(group.start // self.dp, group.stop // self.dp)
 
     def own_parts(self, index: int) -> list[OwnPart]:
-        """Return the parts of regions that data-parallel rank `index` owns, in the order of the rank's state."""
+        """Return the parts of regions that data-parallel rank `index` owns, in the order of its state tensors."""
         parts = []
         for group in self.groups:
             owned = self.owned(group, index)
@@ -90,7 +90,7 @@ class FlatLayout:
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[tuple[str, Box, slice]]:
-        """Yield (parameter, box of the full parameter, elements of `part`) for each box in `part`, in memory order.
+        """Yield each box in `part` in memory order, as (parameter, box of the full parameter, elements of `part`).
 
         `placed` are the placements passed to `arrange`.
         """
@@ -104,7 +104,7 @@ class FlatLayout:
 
 
 def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLayout:
-    """Return the flat layout of parameters, given their placements in the model's order.
+    """Return the flat layout for the parameters in `placed`, which are in the model's order.
 
     Divides them into `groups` groups of about equal size, or fewer if parameters are large: the middle of a parameter
     decides its group. A rank without parameters gets one group of zeros. An example is a last stage that only holds a
@@ -112,11 +112,11 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return True if weight decay applies (norms and biases have one dim and do not decay), and `copies`."""
+        """Return whether weight decay applies (only to tensors with several dims), and the number of replicas."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:
-        """Return a sort key that puts parameters without decay and with most replicas first."""
+        """Return a key that sorts parameters by weight decay (without it first), then by replicas (most first)."""
         decays, copies = treatment_of(name)
         return decays, -copies
 
@@ -150,7 +150,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
 
 
 def move_into_flat(parameters: Mapping[str, nn.Parameter], layout: FlatLayout, flat: Tensor) -> None:
-    """Copy `parameters` into a flat tensor and make them views of it."""
+    """Copy `parameters` into `flat`, and make each parameter a view of it."""
     for name, elements in layout.elements.items():
         view = view_of(flat, elements, parameters[name].shape)
         view.copy_(parameters[name].detach())

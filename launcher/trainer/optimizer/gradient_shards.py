@@ -54,7 +54,7 @@ class GradientShards:
             parameter.register_post_accumulate_grad_hook(partial(self._passed, name))
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Set all gradients to zero and start a step with `backward_passes` backward passes.
+        """Set all gradients to zero, and prepare a step with `backward_passes` backward passes.
 
         With 0, `grad` accumulates the gradients and `reduce` sums them.
         """
@@ -75,7 +75,7 @@ class GradientShards:
             parameter.grad = gradient.clone() if parameter.grad is None else parameter.grad + gradient
 
     def reduce(self) -> None:
-        """Sum the remaining gradients over the data-parallel ranks. Blocks until all these ranks have called it."""
+        """Sum the remaining gradients over the data-parallel ranks. Blocks until all of these ranks call it."""
         if not self._expected:
             self._expected = len(self._layout.groups)
             for name, parameter in self._parameters.items():
@@ -92,7 +92,7 @@ class GradientShards:
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def _passed(self, name: str, parameter: Tensor) -> None:
-        """Collect a parameter's gradient after a backward pass, and sum the groups that this completes."""
+        """Collect the gradient of a parameter after a backward pass, and sum the gradient groups that are complete."""
         if not self._expected:
             return
         self._take(name, parameter)
@@ -121,7 +121,7 @@ class GradientShards:
         self._sum((self._sums - 1) % len(self._layout.groups))
 
     def _sum(self, number: int) -> None:
-        """Sum a group's gradients over the data-parallel ranks, and add this rank's slice of the sum to its shard."""
+        """Sum the gradients of a group over the data-parallel ranks, and add this rank's slice to its shard."""
         group = self._layout.groups[number]
         full, own = self._full.pop(number, None), self._own[self._layout.state_of(group)]
         full = own.new_zeros(len(group)) if full is None else full

@@ -39,7 +39,7 @@ GradientPiece = tuple[slice, Tensor]
 
 
 class SeparateGradients:
-    """The gradients of a rank without data parallelism: one tensor per parameter, as autograd creates it.
+    """The gradients of a rank without data parallelism. Each gradient is a separate tensor, as autograd creates it.
 
     Nothing is sent to other ranks, so copying into a flat tensor would only cost time.
     """
@@ -56,7 +56,7 @@ class SeparateGradients:
             parameter.grad = None
 
     def reduce(self) -> None:
-        """Set missing gradients to zeros, for parameters that no backward pass has reached."""
+        """Set the gradients of parameters that no backward pass has reached to zero."""
         for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -74,7 +74,7 @@ class SeparateGradients:
 
 
 class Gradients:
-    """The storage of the gradients of `parameters`, in `dtype` on `device`.
+    """A flat tensor that stores the gradients of `parameters` in `dtype` on `device`.
 
     The first backward pass of a step creates each gradient as a new tensor, which is copied to the flat tensor. This
     touches less memory than adding to zeros. If the parameters have the type `dtype`, `grad` then becomes a view of the
@@ -121,7 +121,7 @@ class Gradients:
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
     def zero(self, *, backward_passes: int = 0) -> None:
-        """Start a step without gradients.
+        """Discard all gradients, and start a new step.
 
         The sum of a group starts after `backward_passes` passes over it. With 0, `reduce` computes all sums.
         """
@@ -138,7 +138,7 @@ class Gradients:
                 self._passes_left[self._layout.group_of[self._awaited]] += 1
 
     def reduce(self) -> None:
-        """Sum the gradients over the data-parallel ranks; each receives its slices. Blocks until all ranks call it."""
+        """Sum the gradients over the data-parallel ranks, and keep this rank's slices. Blocks until all call it."""
         for view in self._unfilled.values():  # backward has not reached these parameters
             view.zero_()
         if self._dp.size == 1:
@@ -156,11 +156,11 @@ class Gradients:
             barrier(self._dp)  # other ranks may still read this rank's gradients
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the summed gradient of `part`, which this rank owns, as one piece."""
+        """Return the gradient of `part`, summed over the data-parallel ranks, as a single piece."""
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def add_awaited(self, gradient: Tensor) -> None:
-        """Add another stage's gradient to the gradient of the `awaited` parameter."""
+        """Add the gradient from another stage to the gradient of the `awaited` parameter."""
         assert self._awaited is not None, "its parameter is among these"
         self._add(self._awaited, gradient)
         self._count(self._awaited)
@@ -174,14 +174,14 @@ class Gradients:
         self._count(name)
 
     def _add(self, name: str, gradient: Tensor) -> None:
-        """Add `gradient` to a parameter's gradient; the first one in a step replaces the old value."""
+        """Add `gradient` to the gradient of a parameter. The first one in a step replaces the old value."""
         if self._unfilled.pop(name, None) is not None:
             self._views[name].copy_(gradient)
         else:
             self._views[name].add_(gradient)
 
     def _count(self, name: str) -> None:
-        """Count one gradient of a parameter's group, and start the sums of the groups that this completes."""
+        """Count a new gradient of a parameter, and start to sum each group whose gradients are now complete."""
         if self._passes_left is None:
             return
         group = self._layout.group_of[name]

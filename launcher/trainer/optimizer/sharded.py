@@ -41,7 +41,7 @@ NORM_ROW = 16_384  # elements
 
 @frozen
 class OwnedBox:
-    """A box of a parameter that this rank owns, with views of its weight and optimizer state in the box's shape."""
+    """A box (a part) of a parameter that this rank owns, with views of its weight and optimizer state."""
 
     name: str
     box: Box  # of the single-device model's parameter
@@ -50,7 +50,7 @@ class OwnedBox:
 
 
 class ShardedOptimizer:
-    """An optimizer that moves `parameters` and their gradients into its own flat tensors.
+    """An optimizer that keeps `parameters` and their gradients in its own flat tensors.
 
     If parameters are less precise than float32, each rank keeps float32 master weights of its slices, so that updates
     below the rounding error add up. Gradients and the rule's state are then float32, too.
@@ -72,7 +72,7 @@ class ShardedOptimizer:
         pp: Group,
         shared: SharedWeight | None = None,
     ) -> None:
-        """Take `parameters` in the model's order, each with its placement in `placed`.
+        """Create the optimizer. `parameters` are in the model's order, and `placed` has the placement of each.
 
         A gradient with a norm above `clip_norm` is scaled down to that norm; 0 disables clipping. `empty` gives the
         type and device if `parameters` may be empty. `shared` is the weight that another stage uses, too. Only the
@@ -105,7 +105,7 @@ class ShardedOptimizer:
     def _gradients_of(
         self, parameters: Mapping[str, nn.Parameter], *, are_sharded: bool
     ) -> SeparateGradients | GradientShards | Gradients:
-        """Create the gradient storage: separate tensors if no gradient is summed or converted, else flat tensors."""
+        """Create the gradient storage. It has separate tensors if no gradient is summed or converted."""
         dp, shared, dtype, device = self._dp, self._shared_weight, self._like.dtype, self._like.device
         if dp.size == 1 and dtype == self._parameters.dtype and shared is None and parameters:
             return SeparateGradients(parameters, self.layout)
@@ -116,16 +116,16 @@ class ShardedOptimizer:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of `OwnedBox.values`, in the same order: "weight", then the rule's state."""
+        """The names of the tensors in `OwnedBox.values`: "weight", then the state of the update rule."""
         return ("weight", *self._rule.state)
 
     @property
     def state_dtype(self) -> torch.dtype:
-        """The type of the rule's state, and of the weights in a checkpoint."""
+        """The dtype of the update rule's state, and of the weights in a checkpoint."""
         return self._like.dtype
 
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
-        """Start a step with `backward_passes` backward passes, which sum each group of gradients once it is complete.
+        """Start a step with `backward_passes` backward passes. Each group of gradients is summed when it is complete.
 
         The sum is over the data-parallel ranks. With 0, only `step` sums gradients.
         """
@@ -134,7 +134,7 @@ class ShardedOptimizer:
             self._shared_weight.zero_gradient()
 
     def collect_shared(self) -> None:
-        """Add the other stage's gradient of a shared weight to the owner's gradient, once after all backward passes.
+        """After all backward passes, send the gradient of a shared weight to the stage that owns the weight.
 
         `step` calls it. All ranks of the run must call it.
         """
@@ -143,7 +143,7 @@ class ShardedOptimizer:
             self._shared_weight.collect(self._gradients.add_awaited)
 
     def step(self, learning_rate: float, votes: Callable[[], tuple[float, ...]] = tuple) -> float:
-        """Take one step; return the gradient norm of the full model before clipping. All ranks of the run must call it.
+        """Update the weights, and return the gradient norm of the full model before clipping. All ranks must call it.
 
         If the norm, which is the same on all ranks, is not finite, no rank changes its weights or state. `votes`
         returns numbers to be summed over all ranks together with the norm. It is called as late as possible, and must
@@ -169,7 +169,7 @@ class ShardedOptimizer:
                 yield OwnedBox(name, box, views, is_replica=not self._placed[name].is_first)
 
     def restored(self, steps: int) -> None:
-        """Complete a restore after values were written to `owned_boxes`. All ranks of the run must call it.
+        """Finish a restore after the values of `owned_boxes` were overwritten. All ranks of the run must call it.
 
         `steps` is the number of steps taken before the state was saved.
         """
@@ -183,7 +183,7 @@ class ShardedOptimizer:
         self._publish()
 
     def not_finite(self) -> list[str]:
-        """Return the parameters whose gradient in the last step has a non-finite norm in this rank's slices."""
+        """Return the parameters whose gradient norm in the last step is not finite in this rank's slices."""
         found = set()
         for part in self._parts:
             for here, values in self._gradients.of(part):
@@ -195,7 +195,7 @@ class ShardedOptimizer:
         return [name for name in self.layout.elements if name in found]
 
     def _norm_and(self, votes: tuple[float, ...]) -> list[float]:
-        """Return the gradient norm of the full model, followed by the sums of `votes` over all ranks.
+        """Return the gradient norm of the full model, and the sum of each vote over all ranks.
 
         Parameters replicated over model-parallel ranks count once. Blocks until all ranks have finished backward, so
         parameters in shared memory can be changed afterwards.
@@ -237,7 +237,7 @@ class ShardedOptimizer:
             self._shared_weight.publish()
 
     def _gather(self, flat: Tensor) -> None:
-        """Gather a flat tensor from the slices that the data-parallel ranks own in `layout`."""
+        """Gather a flat tensor on every data-parallel rank. Each rank contributes its slices in `layout`."""
         for group in self.layout.groups if self._dp.size > 1 else ():
             owned = self.layout.owned(group, self._dp.index)
             all_gather(flat[group.start : group.stop], flat[owned.start : owned.stop], self._dp, what="weights")

@@ -25,10 +25,10 @@ from launcher.trainer.telemetry.step_time import bubble
 
 
 class SharedWeight:
-    """A weight that the first and the last pipeline stage share, as seen by one rank: the owner or the copy."""
+    """A weight that the first and last pipeline stages share. The first stage owns it, and the last has a copy."""
 
     def __init__(self, name: str, parameter: nn.Parameter, pp: Group) -> None:
-        """Allocate the gradient. The last stage accumulates `grad` in it. `pp` is the group of stages."""
+        """Allocate the gradient, which the last stage accumulates. `pp` is the group of pipeline stages."""
         self.name, self.is_owner = name, pp.index == 0
         self.parameter, self._handle = parameter, pp.handle
         self._other = pp.ranks[-1 if self.is_owner else 0]
@@ -42,7 +42,7 @@ class SharedWeight:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, nn.Parameter], pp: Group) -> SharedWeight | None:
-        """Return the shared weight on this rank, or None if there is only one stage or this stage does not use it."""
+        """Return the shared weight, or None if there is only one stage or this stage does not use the weight."""
         return cls(name, parameters[name], pp) if pp.size > 1 and name in parameters else None
 
     def zero_gradient(self) -> None:
@@ -50,7 +50,7 @@ class SharedWeight:
             self._gradient.zero_()
 
     def collect(self, add: Callable[[Tensor], None]) -> None:
-        """Send the copy's gradient to the owner, which passes it to `add`. Blocks until it is sent or received."""
+        """Send the copy's gradient to the owner, which passes it to `add`. Blocks until the transfer is done."""
         with recording.within("optimizer", "optimizer"):
             self._pass(self._gradient, sends=not self.is_owner, what="gradient of the shared weight")
         if self.is_owner:
@@ -58,7 +58,7 @@ class SharedWeight:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Send the owner's weight to the copy. Blocks until it is sent or received."""
+        """Send the weight from the owner to the copy. Blocks until the transfer is done."""
         with recording.within("optimizer", "optimizer"):
             self._pass(self.parameter.detach(), sends=self.is_owner, what="shared weight")
 

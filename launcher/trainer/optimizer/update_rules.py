@@ -34,7 +34,7 @@ class Step:
 
 
 class Tensors(NamedTuple):
-    """The tensors that a step reads and updates, as lists of equal length: weights, gradients and states."""
+    """The weights, gradients and states that a step reads and updates, as lists of equal length."""
 
     weights: list[Tensor]
     gradients: list[Tensor]
@@ -43,7 +43,7 @@ class Tensors(NamedTuple):
 
 @frozen
 class AdamW:
-    """AdamW, or AdamWeightDecay without `corrects_bias`.
+    """The AdamW update rule. Without `corrects_bias`, it is MindSpore's AdamWeightDecay.
 
         m = beta1 m + (1 - beta1) g
         v = beta2 v + (1 - beta2) g^2
@@ -63,7 +63,7 @@ class AdamW:
     state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Update weights and state in place; decay weights if `decays`. May also divide the gradients in place."""
+        """Update weights and state in place, with weight decay if `decays`. This may also change the gradients."""
         weights, gradients, (first_moments, second_moments) = tensors
         if not weights:
             return
@@ -95,7 +95,7 @@ class AdamW:
         )
 
     def _update_by_operations(self, tensors: Tensors, step: Step, number: float, weight_decay: float) -> None:
-        """Compute `update` with operations that every device supports."""
+        """Compute the update with operations that every device supports."""
         rate = step.learning_rate / (1 - self.beta1**number)
         for weight, gradient, first, second in zip(tensors.weights, tensors.gradients, *tensors.state, strict=True):
             if step.divisor is not None:
@@ -126,7 +126,7 @@ class Momentum:
     state: ClassVar[tuple[str, ...]] = ("first_moment",)
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Update weights and state in place. Changes gradients in place, too, by the divisor and the weight decay."""
+        """Update weights and state in place, with weight decay if `decays`. This may also change the gradients."""
         weights, gradients, (moments,) = tensors
         if not weights:
             return
@@ -151,7 +151,7 @@ Rule = AdamW | Momentum
 
 @functools.cache
 def has_fused_kernel(kind: Literal["adamw", "sgd"], device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if torch's fused kernel supports this device and type. Runs the kernel on one element."""
+    """Return True if torch's fused kernel works for this device and dtype. The kernel is tried on one element."""
     weight, gradient, first, second = ([torch.zeros(1, device=device, dtype=dtype)] for _ in range(4))
     numbers: dict[str, Any] = {"lr": 1.0, "weight_decay": 0.0}
     try:

@@ -31,7 +31,7 @@ from launcher.trainer.telemetry import recording
 
 
 class SynchronisedBatchNorm(nn.BatchNorm2d):
-    """A batch norm with statistics over all ranks of `group`. In training, all of these ranks must call it together.
+    """A batch norm over the images of all ranks of `group`. In training, all of these ranks must call it together.
 
     Ranks may have different numbers of images, including none. Parameters, buffers and their names are the same as in
     nn.BatchNorm2d.
@@ -58,7 +58,7 @@ def synchronised(
     epsilon: float,
     group: Group,
 ) -> Tensor:
-    """Normalize this rank's images by the statistics of all ranks' images. All ranks of the group must call it.
+    """Batch-normalize this rank's images with the statistics of all ranks. All ranks of the group must call it.
 
     If `running_C` has a running mean and (unbiased) variance, they move towards the new statistics by `momentum`.
     """
@@ -72,7 +72,7 @@ def synchronised(
 
 
 def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
-    """Make the batch norms of `model` use statistics over all ranks of `group`.
+    """Make the batch norms of `model` compute their statistics over all ranks of `group`.
 
     Parameters and buffers stay the same tensors. In a group of one rank, nothing changes.
     """
@@ -84,7 +84,7 @@ def synchronise_batch_norms(model: nn.Module, group: Group) -> None:
 
 
 class _Normalised(torch.autograd.Function):
-    """An autograd function that returns the normalized images, and the group's mean, biased variance and count."""
+    """An autograd function that returns normalized images, and the mean, biased variance and count of the group."""
 
     @staticmethod
     def forward(
@@ -132,7 +132,7 @@ class _Normalised(torch.autograd.Function):
 
 
 def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor, Tensor]:
-    """Return the count of this rank's elements per channel, and each channel's mean and biased variance."""
+    """Return the number of this rank's elements per channel, and the mean and biased variance of each channel."""
     count = input_BCHW.numel() // input_BCHW.shape[1]
     if count == 0:
         nothing_C = input_BCHW.new_zeros(input_BCHW.shape[1], dtype=exact)
@@ -148,7 +148,7 @@ def _own_statistics(input_BCHW: Tensor, exact: torch.dtype) -> tuple[int, Tensor
 
 
 def _joined(count: int, mean_C: Tensor, variance_C: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    """Combine all ranks' statistics; return count, mean and biased variance, bitwise equal on every rank."""
+    """Return the count, mean and biased variance over the images of all ranks. All ranks get the same result."""
     channels = len(mean_C)
     own = torch.cat([mean_C, variance_C, mean_C.new_tensor([count])])
     gathered = own.new_empty(group.size * len(own))

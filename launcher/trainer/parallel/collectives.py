@@ -1,6 +1,8 @@
 """Collectives over torch.distributed or shared memory, without message tags.
 
 In a group of one rank, `all_reduce` and `shared_tensor` do nothing; the other functions here must not be called.
+Functions named `start_*` use the backend even if the group has shared memory. All ranks must call them in the same
+order. Call the handle's `wait` inside `with waiting`, which measures the time. Other collectives block on CPU backends.
 The argument `what` names the purpose of a collective in strategy reports (telemetry/recording.py).
 """
 
@@ -20,7 +22,7 @@ from launcher.trainer.telemetry.step_time import waiting
 
 @frozen
 class Group:
-    """Ranks that communicate with each other, in order: for example the ranks along one axis of the layout."""
+    """An ordered group of ranks that communicate with each other, such as the ranks along one axis of the layout."""
 
     ranks: tuple[int, ...]
     index: int  # of this rank in `ranks`
@@ -33,7 +35,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter sends each rank only its slice. gloo runs an all_reduce and copies the slice."""
+        """True if reduce_scatter sends each rank only its slice, unlike gloo, which runs an all_reduce instead."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -41,7 +43,7 @@ ALONE = Group(ranks=(0,), index=0)
 
 
 def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = "sum", *, what: str = "sum") -> Tensor:
-    """Set a contiguous `tensor` to its sum or maximum over the group; return it. Blocks on CPU backends."""
+    """Replace a contiguous `tensor` by its sum or maximum over the group, and return it."""
     if group.size > 1:
         recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
         with waiting:
@@ -53,7 +55,7 @@ def all_reduce(tensor: Tensor, group: Group, operation: Literal["sum", "max"] = 
 
 
 def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start an asynchronous all_reduce (sum) of `tensor`; return its handle. See `start_reduce_scatter` for rules."""
+    """Start an asynchronous all_reduce that sums `tensor` over the group, and return its handle."""
     recording.communicated("all_reduce", group.ranks, tensor.nbytes, what)
     work = dist.all_reduce(tensor, group=group.handle, async_op=True)
     assert work is not None, "it is asynchronous, and this rank is in the group"
@@ -61,23 +63,19 @@ def start_all_reduce(tensor: Tensor, group: Group, *, what: str = "sum") -> dist
 
 
 def start_reduce_scatter(output: Tensor, tensor: Tensor, group: Group, *, what: str = "sum") -> dist.Work:
-    """Start an asynchronous reduce_scatter, which sets `output` to this rank's slice of the sum; return its handle.
-
-    All ranks must start a group's collectives in the same order. Call the handle's `wait` inside `with waiting`, which
-    measures the time. The backend transfers the data even if the group has shared memory.
-    """
+    """Start an asynchronous reduce_scatter that sets `output` to this rank's slice of the sum. Return its handle."""
     recording.communicated("reduce_scatter", group.ranks, tensor.nbytes, what)
     return _REDUCE_SCATTER(output, tensor, group=group.handle, async_op=True)
 
 
 def start_exchange(output: Tensor, tensor: Tensor, group: Group, *, what: str = "slices") -> dist.Work:
-    """Start an asynchronous all_to_all into `output`; return its handle. See `start_reduce_scatter` for rules."""
+    """Start an asynchronous all_to_all of `tensor` into `output`, and return its handle."""
     recording.communicated("all_to_all", group.ranks, tensor.nbytes, what)
     return dist.all_to_all_single(output, tensor, group=group.handle, async_op=True)
 
 
 def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> Tensor | None:
-    """Return a tensor of zeros in the memory that the group's ranks share, or None if they share none or too little.
+    """Return a tensor of zeros in the group's shared memory, or None if there is not enough shared memory.
 
     All ranks must call it with the same arguments; the result is None on all or on no rank. If there is not enough
     memory, the first rank prints a line.
@@ -93,7 +91,7 @@ def shared_tensor(rows: int, columns: int, dtype: torch.dtype, group: Group) -> 
 
 
 def barrier(group: Group) -> None:
-    """Wait until all ranks of the group have called this. Then each sees the others' writes to shared memory."""
+    """Wait until all ranks have called this. Afterwards each rank sees the other ranks' writes to shared memory."""
     assert group.shared_memory is not None, "shared_tensor has created one"
     with waiting:
         group.shared_memory.barrier()
@@ -102,7 +100,7 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Wait for all ranks, then set `output` to the sum over ranks of some columns of a `shared_tensor`.
+    """Wait for all ranks. Then sum some columns of a shared tensor over its rows (one per rank) into `output`.
 
     Each rank fills its row of `shared_RM` before. Ranks may pass different columns. Do not change a row before the next
     `barrier`.
@@ -115,7 +113,7 @@ def reduce_scatter_shared(
 
 
 def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts") -> None:
-    """Gather `part` from every rank into `output`, in rank order. Blocks on CPU backends.
+    """Gather `part` from every rank into `output`, in rank order.
 
     `part` may be a view of its slice of `output`.
     """
@@ -128,7 +126,7 @@ def all_gather(output: Tensor, part: Tensor, group: Group, *, what: str = "parts
 
 
 def all_to_all(output: Tensor, tensor: Tensor, group: Group) -> None:
-    """Gather this rank's slice of every rank's `tensor` into `output`; both are contiguous. Blocks on CPU backends."""
+    """Gather this rank's slice of every rank's `tensor` into `output`. Both tensors must be contiguous."""
     with waiting:
         if group.shared_memory is not None:
             group.shared_memory.all_to_all(output, tensor)
@@ -143,7 +141,7 @@ _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 
 
 class _EnterModelParallel(torch.autograd.Function):
-    """The identity in forward. Backward sums the gradient over the ranks, since each computes a part of the result."""
+    """An autograd function that is the identity in forward, and sums the gradient over the ranks in backward."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Group) -> Tensor:
@@ -158,7 +156,7 @@ class _EnterModelParallel(torch.autograd.Function):
 
 
 class _LeaveModelParallel(torch.autograd.Function):
-    """The sum of the ranks' partial results in forward, and the identity in backward."""
+    """An autograd function that sums the ranks' partial results in forward, and is the identity in backward."""
 
     @staticmethod
     def forward(ctx: Any, partial: Tensor, group: Group) -> Tensor:
@@ -171,14 +169,14 @@ class _LeaveModelParallel(torch.autograd.Function):
 
 
 def enter_model_parallel(tensor: Tensor, group: Group) -> Tensor:
-    """Return the input `tensor` of a sharded computation; backward sums its gradient ("f" in arXiv:1909.08053)."""
+    """Return `tensor`, and make backward sum its gradient over the ranks (operator f of arXiv:1909.08053)."""
     if recording.active is None:
         return _EnterModelParallel.apply(tensor, group)
     return recording.active.applied("enter", lambda: _EnterModelParallel.apply(tensor, group), [tensor], own="enter")
 
 
 def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
-    """Return the sum of the partial results of a sharded computation, on every rank ("g" in arXiv:1909.08053).
+    """Return the sum of the ranks' partial results of a sharded computation (operator g of arXiv:1909.08053).
 
     Overwrites `partial`, which must be a contiguous, computed tensor without other uses.
     """

@@ -46,7 +46,7 @@ def head_loss(
     smoothing: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Return `scale` times the summed cross entropy of all N tokens, on every rank of `group`, in float32 or wider.
+    """Return the cross entropy, summed over all N tokens and multiplied by `scale`. It is float32 or wider.
 
     The weight of `head` is this rank's shard of the rows (`part_bounds`). Every rank gets the full gradient of
     `hidden_ND`, and the gradient of its own rows. All ranks must call it with the same hidden rows and labels. Blocks
@@ -88,7 +88,7 @@ def _computed(
     *,
     with_gradients: bool,
 ) -> list[Tensor]:
-    """Return the loss, and its gradients with respect to `hidden_ND` and `weight_WD` if `with_gradients`."""
+    """Return the loss and, if `with_gradients`, its gradients with respect to `hidden_ND` and `weight_WD`."""
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     loss = hidden_ND.new_zeros((), dtype=exact)
     if not len(hidden_ND):
@@ -129,7 +129,7 @@ def _computed(
 
 
 def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
-    """Return slices that divide the tokens, each with `width` logits, into chunks of a limited size in bytes."""
+    """Divide the tokens, each with `width` logits, into chunks of limited size. Return one slice per chunk."""
     chunk_bytes = CPU_BYTES if hidden_ND.device.type == "cpu" else ACCELERATOR_BYTES
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     largest = max(chunk_bytes // (width * exact.itemsize), MIN_CHUNK_TOKENS)
@@ -141,10 +141,10 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return four tensors for a chunk: exp(z - m), the factor that turns it into p, log Z, and h . t over all ranks.
+    """Compute the softmax and the terms of the loss for a chunk of tokens.
 
-    The module docstring defines the symbols. z are this rank's logits, and m is the maximum of each row of z.
-    `agreement_C` is this rank's part of h . t.
+    Returns exp(z - m), exp(m - log Z), log Z, and h . t over all ranks, with the symbols of the module docstring. z are
+    this rank's logits, and m is the maximum of each row of z. `agreement_C` is this rank's part of h . t.
     """
     own_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C, sum_C = _exponentials_(own_CW)
@@ -159,7 +159,7 @@ def _softmax(
 
 
 def _exponentials_(logits_CW: Tensor) -> tuple[Tensor, Tensor]:
-    """Replace each logit z by exp(z - m), where m is its row's maximum; return the rows' m and their new sums.
+    """Replace each logit z by exp(z - m), where m is the maximum of its row. Return m and the new sum of each row.
 
     On a CPU this handles a few rows at a time, so that they stay in the cache between operations.
     """

@@ -36,7 +36,7 @@ Peers = dict[int, socket.socket]  # by index in the group
 
 
 class NotSharedError(Exception):
-    """The ranks of a group cannot share memory. The message gives the reason, the same on all ranks."""
+    """Raised on all ranks of a group, with the same message, if they cannot share memory."""
 
 
 def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, timeout: timedelta) -> SharedMemory:
@@ -50,7 +50,7 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
     """
 
     def together(what: str, step: Callable[[], Result]) -> Result:
-        """Run `step` on all ranks; return its result on this rank, or raise NotSharedError on all if any fails."""
+        """Run `step` on all ranks and return this rank's result. All ranks raise NotSharedError if it fails on any."""
         results, reason = [], 0
         try:
             results.append(step())
@@ -107,7 +107,7 @@ def _connect(peers: Peers, name: bytes, index: int) -> None:
 
 
 def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.FileIO:
-    """Accept the connections of higher ranks. Then create the memory on the first rank; receive it on the others."""
+    """Accept connections from all higher ranks. Then create the memory on the first rank, or receive it from there."""
     with ExitStack() as undo:
         undo.callback(_close, peers)  # ends the wait of peers that expect the memory
         while len(peers) < size // BYTES_EACH - 1:

@@ -30,7 +30,7 @@ MESSAGES_ON_THEIR_WAY = 2  # per stage and direction
 
 @frozen
 class Link:
-    """A connection to another stage: the other end's global rank, and a process group for each direction."""
+    """A connection to a rank of another pipeline stage, with a separate process group for each direction."""
 
     rank: int
     forward_group: dist.ProcessGroup | None
@@ -39,7 +39,7 @@ class Link:
 
 @frozen
 class Links:
-    """This stage's connections to its neighbours in the pipeline; None for a neighbour that does not exist."""
+    """The connections of this stage to its neighbours in the pipeline. A neighbour that does not exist is None."""
 
     previous: Link | None = None
     following: Link | None = None
@@ -47,15 +47,15 @@ class Links:
     around: Link | None = None  # with several chunks: from the last stage to the first, and vice versa
 
     def before(self, chunk: int) -> Link | None:
-        """Return the link that a chunk's input comes from; None if the chunk is the first part of the model."""
+        """Return the link that provides the input of a chunk, or None if the chunk is the first part of the model."""
         return self.previous or (self.around if chunk > 0 else None)
 
     def after(self, chunk: int) -> Link | None:
-        """Return the link that a chunk's output goes to; None if the chunk computes the loss."""
+        """Return the link that takes the output of a chunk, or None if the chunk computes the loss."""
         return self.following or (self.around if chunk < self.chunks - 1 else None)
 
     def shake_hands(self, device: torch.device) -> None:
-        """Open every connection between neighbours once, boundary by boundary along the pipeline.
+        """Open all connections between neighbouring stages, one after another along the pipeline.
 
         NCCL and HCCL open a connection at its first message, and block until both ends take part. If connections were
         opened in the order of a schedule, two neighbours could deadlock.
@@ -68,7 +68,7 @@ class Links:
 
 
 def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
-    """Send a message in each direction of a link, which opens its connections. The end with `speaks` sends first."""
+    """Open the connections of a link by sending one message in each direction. The end that `speaks` sends first."""
     if speaks:
         dist.send(token, link.rank, group=link.forward_group)
         dist.recv(token, link.rank, group=link.backward_group)
@@ -79,7 +79,7 @@ def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
 
 @dataclass
 class Pipeline:
-    """Runs one pipeline stage: forward and backward passes of micro batches, in the order of a schedule.
+    """Runs the forward and backward passes of one pipeline stage in the order of a schedule.
 
     `compute(chunk, micro_batch, received)` returns the output of a chunk of this stage for a micro batch. `received` is
     the output of the preceding chunk, or None for the first one of the model. The output of the model's last chunk is a
@@ -94,7 +94,7 @@ class Pipeline:
     dtype: torch.dtype
 
     def run(self, schedule: Schedule) -> list[Tensor]:
-        """Run `schedule`; return the detached loss of each micro batch on the last stage, and an empty list on others.
+        """Run `schedule`. Return the detached loss of each micro batch on the last stage, and [] on other stages.
 
         Blocks until every message of this stage has been sent and received.
         """
@@ -136,7 +136,7 @@ class Pipeline:
         return losses
 
     def _expect(self, action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> None:
-        """Post the receive that `action` needs, if any, unless it is already posted."""
+        """Post the receive that `action` needs, unless it needs none or the receive is already posted."""
         forward = action.kind == "forward"
         source = self.links.before(action.chunk) if forward else self.links.after(action.chunk)
         if source is None or action in arriving:
@@ -149,7 +149,7 @@ class Pipeline:
 
 
 class _Outbox:
-    """The messages that are being sent in one direction, at most two. Keeps each tensor alive until it is sent.
+    """Sends messages in one direction, at most two at a time, and keeps each tensor alive until it is sent.
 
     Waiting for message k - 2 before sending message k cannot deadlock: the neighbour receives it without message k.
     """
@@ -159,7 +159,7 @@ class _Outbox:
         self._leaving: deque[tuple[dist.Work, Tensor]] = deque()
 
     def send(self, tensor: Tensor, to: Link) -> None:
-        """Send `tensor` in the background; wait for the oldest message if two are being sent."""
+        """Send `tensor` asynchronously. If two messages are already in flight, first wait for the older one."""
         if len(self._leaving) == MESSAGES_ON_THEIR_WAY:
             self._wait_for_oldest()
         tensor = tensor.contiguous()

@@ -17,7 +17,7 @@ from launcher.trainer.parallel.rendezvous import engine_variables
 
 @frozen
 class Place:
-    """The position of this process in its job: ranks, numbers of ranks, device index, and the layout of all ranks."""
+    """The position of this process in the job: its ranks, the numbers of ranks, its device and the layout."""
 
     global_rank: int
     world_size: int
@@ -32,7 +32,7 @@ class Place:
 
 
 def place_from_environment(environment: Mapping[str, str], *, micro_batches: int) -> Place:
-    """Read torchrun's variables and tlaunch's layout from `environment`; without variables, describe a single process.
+    """Read torchrun's variables and tlaunch's layout from `environment`. Without them, assume a single process.
 
     The default layout is data parallelism over all ranks.
 
@@ -79,7 +79,7 @@ VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "HIP_VIS
 
 
 def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> torch.device:
-    """Return this rank's accelerator, or the CPU if `wanted` is "cpu" or local ranks outnumber the accelerators.
+    """Return the accelerator of this rank. Return the CPU if `wanted` is "cpu" or if there are too few accelerators.
 
     DEVICE_ID is a physical index, so it is used if all devices are visible. If a variable of VISIBLE_DEVICES is set,
     local rank i uses the i-th visible device. All ranks of a server make the same choice.
@@ -106,7 +106,7 @@ def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> 
 
 
 def this_place(*, micro_batches: int) -> Place:
-    """Return the ranks and the layout of this process, from its environment.
+    """Read the ranks and the layout of this process from its environment.
 
     If mpirun or srun started it without tlaunch, this first blocks until all ranks have agreed on an address.
 

@@ -14,7 +14,7 @@ from launcher.trainer.parallel.collectives import Group
 
 @frozen
 class Placement:
-    """A rank's shard of a parameter: a box of the single-device model's parameter, sliced along any number of dims.
+    """A rank's shard of a parameter: a box (a range in each dim) of the parameter in the single-device model.
 
     Worked example: the rows of an 8 x 4 matrix are cut in two halves over four model-parallel ranks, so two ranks hold
     each half. Ranks 0 and 1 hold the 4 x 4 box at (0, 0) with `copies` = 2, and rank 0 has `is_first`.
@@ -27,7 +27,7 @@ class Placement:
 
     @classmethod
     def uncut(cls, full_shape: Sequence[int], model_parallel: Group | None = None) -> Placement:
-        """Return the placement of a full parameter, replicated over `model_parallel` if given."""
+        """Return the placement of a full parameter. If `model_parallel` is given, each of its ranks has a replica."""
         full = torch.Size(full_shape)
         if model_parallel is None:
             return cls(full, full_box(full))
@@ -35,7 +35,7 @@ class Placement:
 
     @classmethod
     def cut(cls, full_shape: Sequence[int], dim: int, start: int, stop: int) -> Placement:
-        """Return the placement of the slice `start` to `stop` along `dim`, held by one model-parallel rank."""
+        """Return the placement of the slice `start` to `stop` along `dim`, which only one model-parallel rank holds."""
         full = torch.Size(full_shape)
         starts, sizes = [0] * len(full), list(full)
         starts[dim], sizes[dim] = start, stop - start
@@ -46,7 +46,7 @@ class Placement:
         return torch.Size(self.box.size)
 
     def part_of(self, full: Tensor) -> Tensor:
-        """Return this rank's shard as a view of the full parameter."""
+        """Return this rank's shard of the tensor `full` as a view."""
         for dim, (start, size) in enumerate(zip(self.box.start, self.box.size, strict=True)):
             full = full.narrow(dim, start, size)
         return full

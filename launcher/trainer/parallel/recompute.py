@@ -22,7 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 
 def recompute_in_backward(module: nn.Module) -> None:
-    """Make backward recompute the activations of `module`, so that forward stores only its positional inputs."""
+    """Make `module` recompute its activations in backward, so that forward stores only its positional inputs."""
     compute = module.forward
 
     @wraps(compute)
@@ -53,12 +53,12 @@ class _Activations:
         self._computed: list[Tensor] = []
 
     def count(self, _activation: Tensor) -> int:
-        """Return the index of the next saved tensor, which autograd stores instead of the tensor."""
+        """Return the index of a tensor, which autograd saves for backward instead of the tensor."""
         self._count += 1
         return self._count - 1
 
     def take(self, place: int) -> Tensor:
-        """Return the tensor with the index `place`; recompute all tensors on the first call."""
+        """Return the saved tensor with the index `place`. The first call recomputes all saved tensors."""
         if not self._computed:
             with suppress(_AllThereError), torch.enable_grad(), saved_tensors_hooks(self._keep, self.take):
                 self._compute(*self._inputs)

@@ -48,7 +48,7 @@ def engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
-    """Raise UsageError if another process on this machine has the same local rank, and so the same device.
+    """Raise UsageError if another process on this machine has the same local rank and would use the same device.
 
     This happens if the engine knows a host by two names. To detect it without MPI, each process binds an abstract
     socket named after its local rank. The kernel removes the socket when the process exits.
@@ -73,7 +73,7 @@ def _check_alone(rank: EngineRank, environment: Mapping[str, str]) -> None:
 
 
 def _meet(rank: EngineRank, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Let the ranks agree on an address over MPI; return the variables of the address and of this local rank."""
+    """Agree on a rendezvous address over MPI. Return the environment variables for it and for the local rank."""
     mpi = _mpi(rank)
     world = mpi.COMM_WORLD
     library = mpi.Get_library_version().partition("\n")[0].partition(",")[0].strip("\0 ")
@@ -116,7 +116,7 @@ def _mpi(rank: EngineRank) -> Any:
 
 
 def _own_address(names: list[str]) -> str | None:
-    """Return an address at which the other hosts in `names` can reach this host, `names[0]`; None if unknown."""
+    """Return an address of this host, `names[0]`, that all hosts in `names` can reach, or None if none is found."""
     others = [name for name in dict.fromkeys(names) if name != names[0]]
     if not others:
         return "127.0.0.1"

@@ -45,22 +45,23 @@ _COMBINE: dict[str, Callable[..., Tensor]] = {"sum": torch.add, "max": torch.max
 
 
 class PeerLostError(RuntimeError):
-    """Another rank of the group has exited or timed out. supervise/diagnosis parses the messages."""
+    """Raised if another rank of the group has exited or timed out."""
 
 
 class SharedMemory:
-    """Memory that the ranks of one group share, and collectives that transfer CPU tensors through it.
+    """Memory that the ranks of a group share, with collectives that transfer CPU tensors through it.
 
     All ranks must call the collectives in the same order, with tensors of the same size. `peers` maps global ranks to
     connected sockets. `file` is the memory, with `BYTES_EACH` bytes per rank. `index` is this rank's index in the
     group. A collective blocks until all ranks have called it, or until `timeout`.
 
     Raises (each collective):
-        PeerLostError: a rank has closed its connections or timed out. The memory cannot be used afterwards.
+        PeerLostError: a rank has closed its connections or timed out. The memory cannot be used afterwards. The
+            diagnosis of failed runs (supervise/diagnosis) parses its message.
     """
 
     def __init__(self, peers: Mapping[int, socket.socket], index: int, file: io.FileIO, timeout: timedelta) -> None:
-        """Map the memory and take ownership of `peers` and `file`. Raise an OSError if mapping fails."""
+        """Map the memory, and take ownership of `peers` and `file`. Raise OSError if the memory cannot be mapped."""
         self._peers = dict(sorted(peers.items()))
         self._index, self._size = index, len(peers) + 1
         self._timeout_s = timeout.total_seconds()
@@ -75,7 +76,7 @@ class SharedMemory:
         self._rounds = 0
 
     def all_reduce(self, tensor: Tensor, operation: Literal["sum", "max"]) -> Tensor:
-        """Set a contiguous `tensor` to its sum or maximum over the ranks, and return it."""
+        """Replace a contiguous `tensor` by its sum or maximum over the ranks, and return it."""
         combine, flat = _COMBINE[operation], tensor.detach().view(-1)
         for chunk_N in flat.split(SLOT_BYTES // flat.itemsize):
             slots_RN = self._next_slots(flat.dtype)[:, : len(chunk_N)]
@@ -96,7 +97,7 @@ class SharedMemory:
         return tensor
 
     def tensor(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor | None:
-        """Return a tensor of zeros that all ranks share, or None on all ranks if there is not enough memory.
+        """Return a tensor of zeros that all ranks share. If there is not enough memory, return None on all ranks.
 
         All ranks must call it with the same arguments. The memory is freed once all ranks have released the tensor.
         """
@@ -122,7 +123,7 @@ class SharedMemory:
         return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
 
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
-        """Wait for all ranks, then set `output_N` to the sum over ranks of some columns of a shared `tensor`.
+        """Wait for all ranks. Then sum some columns of a shared tensor over its rows (one per rank) into `output_N`.
 
         Row r is rank r's. Ranks may pass different columns. Do not change a row before the next `barrier`.
         """
@@ -143,7 +144,7 @@ class SharedMemory:
             chunks_RN.copy_(slots_RN)
 
     def all_to_all(self, output: Tensor, tensor: Tensor) -> None:
-        """Gather this rank's slice of every rank's `tensor` into `output`. Both are contiguous."""
+        """Gather this rank's slice of every rank's `tensor` into `output`. Both tensors are contiguous."""
         sent_RN, received_RN = (each.detach().view(self._size, -1) for each in (tensor, output))
         step = SLOT_BYTES // sent_RN.itemsize // self._size
         for sent, received in zip(sent_RN.split(step, dim=1), received_RN.split(step, dim=1), strict=True):
@@ -161,7 +162,7 @@ class SharedMemory:
         del self._bytes
 
     def _next_slots(self, dtype: torch.dtype) -> Tensor:
-        """Return the slots of all ranks for the next round, one row per rank, as a tensor of `dtype`."""
+        """Return the slots of all ranks for the next round as a tensor of `dtype` with one row per rank."""
         if dtype not in self._slots:
             even, odd = self._bytes.view(dtype).unbind(1)
             self._slots[dtype] = even, odd
@@ -169,7 +170,7 @@ class SharedMemory:
         return self._slots[dtype][self._rounds % 2]
 
     def barrier(self) -> None:
-        """Wait until all ranks have called this. Then each sees the others' earlier writes to the memory."""
+        """Wait until all ranks have called this. Afterwards each rank sees what the others wrote to the memory."""
         for peer in self._peers.values():
             with suppress(ConnectionError):  # reported below, unless the peer has already sent its byte
                 peer.send(b"\0", socket.MSG_NOSIGNAL)

@@ -19,7 +19,7 @@ from launcher.trainer.parallel.collectives import Group, enter_model_parallel, l
 
 
 def part_bounds(size: int, group: Group) -> tuple[int, int]:
-    """Return this rank's part [start, stop) of `size` rows: 65 rows over 2 ranks are 0..31 and 32..64.
+    """Return the bounds [start, stop) of this rank's rows when `size` rows are divided over the group.
 
     start = floor(size * index / ranks). So the parts differ by at most one row, and none is empty if ranks <= size.
     """
@@ -45,7 +45,7 @@ class _InputFeatureShard(Linear):
 
 
 class _VocabularyShard(nn.Embedding):
-    """An embedding table sharded by rows. Ids of other ranks' rows give zeros; the ranks' results are summed."""
+    """An embedding table sharded by rows. A rank returns zeros for ids outside its rows, and the results are summed."""
 
     group: Group
     first_id: int

@@ -51,7 +51,7 @@ class World:
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
-        """Set `tensor` to its sum over all ranks, and return it. Summing axis by axis is faster than in one group."""
+        """Sum `tensor` over all ranks in place, axis by axis, which is faster than in one group. Return `tensor`."""
         for group in (self.mp, self.dp, self.pp):
             all_reduce(tensor, group)
         return tensor
@@ -77,7 +77,7 @@ class World:
         return payload
 
     def while_others_wait(self, work: Callable[[], object] | None) -> None:
-        """Call `work` on each rank that passes one; return when all have finished. There is no time limit.
+        """Run `work` on each rank where it is not None, while the other ranks wait without a time limit.
 
         All ranks must call it; None only waits.
 
@@ -122,7 +122,7 @@ class World:
     def check_equal(
         self, content: bytes | None, what: str, *, hint: str = "copy the same files to every server"
     ) -> bytes:
-        """Check that the `content` of every rank equals rank 0's, and return it. All ranks must call it.
+        """Check that every rank has the same `content` as rank 0, and return that content. All ranks must call it.
 
         A rank that passes None is not checked. `what` names the content in the message.
 
@@ -146,7 +146,7 @@ class World:
         return kinds.get(name, TlaunchError)(message, hint=hint)
 
     def _shared(self, payload: bytes, src: int = 0) -> bytes:
-        """Return rank `src`'s `payload` on every rank."""
+        """Broadcast `payload` from rank `src`, and return it on every rank."""
         size = torch.tensor([len(payload)], device=self.device)
         wait_for_long(dist.broadcast(size, src=src, async_op=True))  # rank `src` may still be computing the payload
         content = torch.zeros(int(size) + 1, dtype=torch.uint8, device=self.device)  # never empty
@@ -207,7 +207,7 @@ _stores: dict[tuple[str, ...], Any] = {}  # torch does not export the type of it
 
 
 def _store_of_opening(place: Place) -> Any:
-    """Return the process's rendezvous store, with a separate key prefix for each call of `open_world`.
+    """Return a view of the rendezvous store whose keys have a separate prefix for each call of `open_world`.
 
     All calls use one store. Otherwise a rank could open its next world while rank 0 still closes the last one, and read
     the old addresses on the same port. All ranks must open worlds in the same order.
@@ -221,13 +221,13 @@ def _store_of_opening(place: Place) -> Any:
 
 
 def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
-    """Open a process group of `ranks`, which include this one. All ranks must open their groups in the same order."""
+    """Open a process group of `ranks`, including this rank. All ranks must open their groups in the same order."""
     handle = _new_process_group(ranks) if len(ranks) > 1 else None
     return Group(ranks=ranks, index=ranks.index(global_rank), handle=handle)
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return this stage's pipeline links for `chunks` chunks of layers per stage. All ranks must call it.
+    """Return this stage's pipeline links if each stage has `chunks` chunks of layers. All ranks must call it.
 
     With several chunks, the last and the first stage are also linked. That link has separate process groups, because
     with two stages both links connect the same two ranks.
@@ -244,7 +244,7 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Return the groups with shared memory, or unchanged if their ranks cannot share memory.
+    """Open shared memory for each of the groups whose ranks can share memory, and return all groups.
 
     The first rank of an unchanged group prints the reason. All ranks must call it, with groups under the same keys.
 
@@ -281,7 +281,7 @@ def _new_process_group(ranks: tuple[int, ...]) -> dist.ProcessGroup:
 
 
 def _as_tlaunch_error(error: BaseException) -> TlaunchError:
-    """Return a TlaunchError or OSError as a TlaunchError; raise any other error."""
+    """Convert an OSError to a TlaunchError. Return a TlaunchError unchanged, and raise any other error."""
     if isinstance(error, TlaunchError):
         return error
     if not isinstance(error, OSError):

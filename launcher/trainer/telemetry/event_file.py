@@ -32,7 +32,7 @@ def tensorboard_is_installed() -> bool:
 
 
 class EventFile:
-    """A TensorBoard event file, newly created in `directory`. The file is only open during a write.
+    """A new TensorBoard event file in `directory`. The file is open only while a record is written.
 
     `directory` is created if its parent exists. The first instance imports TensorBoard's messages, which takes about
     0.03 s. So create it after the start of the training, and not in the process from which ranks are forked.
@@ -42,7 +42,7 @@ class EventFile:
     """
 
     def __init__(self, directory: Path, *, attempt: int, purge_step: int | None) -> None:
-        """Create a new event file. With `purge_step`, TensorBoard hides older files' records from that step on."""
+        """Create an event file. With `purge_step`, TensorBoard hides records of older files from this step on."""
         self._messages = import_module("tensorboard.compat.proto.event_pb2")
         self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
         directory.mkdir(exist_ok=True)
@@ -56,7 +56,7 @@ class EventFile:
             self._append({"wall_time": time.time(), "step": purge_step, "session_log": start})
 
     def scalars(self, time_ns: int, step: int, values: Mapping[str, float]) -> None:
-        """Write a record with one float32 value for each tag in `values`, without buffering.
+        """Write one float32 value for each tag in `values` as one record, without buffering.
 
         Raises:
             OSError: the disk is full, for example. The file must not be used afterwards.

@@ -27,7 +27,7 @@ class _Since:
 
 
 class HeartbeatWriter:
-    """Writes this rank's heartbeat after the first and the last step, and in between at most every `REST_S` seconds.
+    """Writes this rank's heartbeat after the first and last step, and at most every `REST_S` seconds in between.
 
     A heartbeat contains the number of the latest step, and mean times and tokens of the steps since the previous one.
     """
@@ -40,7 +40,7 @@ class HeartbeatWriter:
     def stepped(
         self, step: int, last_step: int, seconds: float, busy_s: float, *, tokens: int | None, loss: float | None
     ) -> None:
-        """Record a step of `seconds`. For `busy_s` of them this rank worked, and for the rest it waited for others.
+        """Record a step that took `seconds`. This rank worked for `busy_s` of them, and otherwise waited for others.
 
         `tokens` is the number over all ranks, or None if the training data has no tokens.
         """
@@ -71,7 +71,7 @@ _next_touch_s = 0.0
 
 
 def getting_on() -> None:
-    """Touch this rank's heartbeat file, at most every `REST_S` seconds. Call it often in long work without steps."""
+    """Touch the heartbeat file, at most every `REST_S` seconds. Call this often during long work without steps."""
     global _next_touch_s  # noqa: PLW0603 - state of the process
     now_s = time.monotonic()
     if now_s >= _next_touch_s:
@@ -80,7 +80,7 @@ def getting_on() -> None:
 
 
 def wait_for_long(work: dist.Work | None) -> None:
-    """Wait for a collective that other ranks may join late, and touch the heartbeat file: waiting is not a hang."""
+    """Wait for a collective that other ranks may join late, and keep touching the heartbeat file meanwhile."""
     assert work is not None, "only members of a group wait in it"
     nap_s = FIRST_NAP_S
     while not work.is_completed():
@@ -91,6 +91,6 @@ def wait_for_long(work: dist.Work | None) -> None:
 
 
 def device_memory_bytes(device: torch.device) -> int | None:
-    """Return the peak memory of tensors on the accelerator in bytes; None on a CPU or if torch does not report it."""
+    """Return the peak memory of tensors on the accelerator in bytes, or None if it is unknown."""
     tell = getattr(torch.accelerator, "max_memory_allocated", None)
     return None if device.type == "cpu" or tell is None else int(tell(device))

@@ -60,7 +60,7 @@ class _Since:
 
 
 class Metrics:
-    """Writes metrics after the first and the last step, and in between at most every `REST_S` seconds.
+    """Writes metrics after the first and last step, and at most every `REST_S` seconds in between.
 
     The interval grows with the duration of the training. A step that is longer gets its own record. A record contains
     the number of its last step. Its loss, times, tokens, padding and FLOPs are means over all steps since the previous
@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Prepare to write. Only one of all `ranks` sets `writes`, which is needed for all records except `saved`.
+        """Create the writer. Exactly one rank sets `writes`, and the other ranks only write records of `saved`.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
@@ -108,7 +108,7 @@ class Metrics:
         learning_rate: float,
         is_last: bool,
     ) -> None:
-        """Record a step. `tokens` and `model_flops` are sums over all ranks. A value of None is unknown."""
+        """Record a step. `tokens` and `model_flops` are sums over all ranks. Unknown values are None."""
         if not self._writes or not self._keepers:
             return
         was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
@@ -126,14 +126,14 @@ class Metrics:
             self.flush()
 
     def validated(self, step: int, loss: float, *, of_tokens: bool = True, bleu: float | None = None) -> None:
-        """Record the validation loss after `step`, and its perplexity if it is a mean per token (`of_tokens`)."""
+        """Record the validation loss after `step`. If the loss is a mean per token, also record the perplexity."""
         if self._writes:
             self.flush()
             perplexity = perplexity_of(loss) if of_tokens else None
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
-        """Record the measured and the predicted busy share of each pipeline stage, for the steps up to `step`."""
+        """Record the measured and predicted fraction of time for which each stage is busy in the steps up to `step`."""
         if self._writes:
             self.flush()
             self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))
@@ -142,7 +142,7 @@ class Metrics:
         self._keep(Saved(time.time_ns(), self._attempt, step, what))
 
     def flush(self) -> None:
-        """Write one record of the steps since the previous record, if there are any. Call it also at the end."""
+        """Write one record for the steps since the previous record, if there are any. Call it also at the end."""
         since, self._since = self._since, _Since()
         if not since.steps:
             return
@@ -180,7 +180,7 @@ class Metrics:
 
 @dataclass
 class _Keeper:
-    """A file that gets all records. It logs its first failure to write, and then tries again or gives up."""
+    """Writes all records to a file. It logs its first error, and then tries again or gives up."""
 
     path: Path
     write: Callable[[Record], None]
@@ -209,12 +209,12 @@ def _sum(total: float | None, value: float | None) -> float | None:
 
 
 def _quotient(total: float | None, divisor: float) -> float | None:
-    """Return total / divisor, or None if the total is None (unknown) or the divisor is zero."""
+    """Return total / divisor, or None if `total` is None or `divisor` is zero."""
     return total / divisor if total is not None and divisor else None
 
 
 def _keepers(environment: Mapping[str, str], attempt: int) -> list[_Keeper]:
-    """Return the files to write metrics to: metrics.jsonl and TensorBoard's; none without a run directory."""
+    """Return the files to which metrics are written: metrics.jsonl and, if TensorBoard is installed, its event file."""
     if not environment.get(TLAUNCH_RUN_DIR):
         return []
     run_dir = RunDir(Path(environment[TLAUNCH_RUN_DIR]))
@@ -276,7 +276,7 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the peak memory of tensors on an accelerator, or of this process on a CPU, in bytes; None if unknown."""
+    """Return the peak memory of tensors on an accelerator, or of this process on a CPU, in bytes."""
     with suppress(Exception):
         if device.type != "cpu":
             return device_memory_bytes(device)
@@ -285,7 +285,7 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def peak_flops_per_s(device: torch.device, dtype: torch.dtype, product: Product) -> float | None:
-    """Measure the FLOP/s of `product` for two large matrices on the CPUs of this rank.
+    """Measure the FLOP/s of this rank's CPUs by multiplying two large matrices with `product`.
 
     Returns None on accelerators, since torch does not report their rate. The result is the fastest of several
     repetitions, because other processes can only slow it down.

@@ -58,19 +58,19 @@ class OperatorGraph:
         self._used: dict[str, Counter[str]] = {}  # by module: how often each name was used in this pass
 
     def enter_module(self, scope: str) -> None:
-        """Record that a call of the module `scope` starts. The numbers in the names of its operators restart."""
+        """Record the start of a call of the module `scope`, and restart the numbering of its operators."""
         inside = f"{scope}." if scope else ""
         self._used = {name: used for name, used in self._used.items() if name != scope and not name.startswith(inside)}
 
     def next_name(self, scope: str, own: str) -> str:
-        """Return a new operator name in the module `scope`: "scope.own", then "scope.own_1", "scope.own_2", ..."""
+        """Return a new operator name in the module `scope`: "scope.own", then "scope.own_1", and so on."""
         used = self._used.setdefault(scope, Counter())
         number, used[own] = used[own], used[own] + 1
         name = own if number == 0 else f"{own}_{number}"
         return f"{scope}.{name}" if scope else name
 
     def name_tensors(self, tensors: Mapping[str, Tensor | None]) -> None:
-        """Set the names of tensors that no recorded operator computes, such as the data."""
+        """Set the names of tensors, such as the data, that no recorded operator computes."""
         for name, tensor in tensors.items():
             if tensor is not None:
                 self._origins[tensor] = name
@@ -90,7 +90,7 @@ class OperatorGraph:
         self._origins[output] = name
 
     def called(self, function: Callable[..., Any], scope: str | None, taken: Sequence[Any], output: Any) -> None:
-        """Record a call of a torch function in the module `scope`. Outside all modules (None) it is not an operator."""
+        """Record a torch function called in the module `scope`. If `scope` is None, the call is not an operator."""
         kind = FUNCTIONS.get(getattr(function, "__name__", ""))
         tensors = _tensors(taken)
         if kind is not None and scope is not None and tensors:
@@ -104,7 +104,7 @@ class OperatorGraph:
 
 
 def _tensors(values: Sequence[Any]) -> list[Tensor]:
-    """Return the tensors in `values`, including elements of lists and tuples."""
+    """Return the tensors in `values`, including those in its lists and tuples."""
     found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):

@@ -33,7 +33,7 @@ class _Where:
 
 
 class Recorder:
-    """Records a step's operators, and its collectives together with the operators that start them."""
+    """Records the operators of a step, and its collectives with the operators that start them."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -44,13 +44,13 @@ class Recorder:
 
     @property
     def operator(self) -> str:
-        """The name of the operator that is running. Outside operators: "optimizer" in that phase, else ""."""
+        """The name of the running operator. Outside operators, it is "optimizer" in the optimizer phase, else ""."""
         if self._within:
             return self._within[-1].operator
         return "optimizer" if self.phase == "optimizer" else ""
 
     def begin(self, operator: str, *, phase: ReportPhase | None = None, scope: str | None = None) -> None:
-        """Attribute communication to `operator` until the matching `end`. The phase defaults to the current one."""
+        """Attribute communication to `operator` until `end` is called. `phase` defaults to the current phase."""
         self._within.append(_Where(operator, phase or self.current_phase, scope))
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Recorder:
         return self._within[-1].phase if self._within else self.phase
 
     def communicated(self, kind: ReportKind, group: Sequence[int], count_bytes: int, what: str) -> None:
-        """Record a collective of this rank in `group`, or a message from the first rank of `group` to the second."""
+        """Record a collective in `group`, or a message from the first rank of `group` to the second."""
         one = ReportCollective(self.operator, self.current_phase, kind, tuple(group), count_bytes, 1, what)
         self._counts[one] += 1
 
@@ -82,7 +82,7 @@ class Recorder:
         own: str,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Call `compute`, record the call as an operator named `own` in the current module, and return the result."""
+        """Call `compute`, record it as the operator `own` of the current module, and return its result."""
         scope = self._within[-1].operator if self._within else ""
         if self.current_phase == "forward":
             name = self.graph.next_name(scope, own)
@@ -95,13 +95,13 @@ class Recorder:
         return output
 
     def called(self, function: Callable[..., Any], taken: Sequence[Any], output: Any) -> None:
-        """Record a call of a torch function, as an operator unless another operator calls it."""
+        """Record a call of a torch function. The call is an operator unless another operator makes it."""
         where = self._within[-1] if self._within else None
         if self.current_phase == "forward" and (where is None or where.scope is not None):
             self.graph.called(function, None if where is None else where.scope, taken, output)
 
     def collectives(self) -> Iterator[ReportCollective]:
-        """Yield the distinct collectives with their counts, in the order of first occurrence."""
+        """Yield the distinct collectives in the order of first occurrence, each with its count."""
         for one, count in self._counts.items():
             yield ReportCollective(one.operator, one.phase, one.kind, one.group, one.bytes, count, one.what)
 
@@ -120,13 +120,13 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 
 def communicated(kind: ReportKind, group: Sequence[int], count_bytes: int, what: str) -> None:
-    """Record a collective of this rank in `group`, if there is a recorder."""
+    """Record a collective of this rank in `group`, if this step is recorded."""
     if active is not None:
         active.communicated(kind, group, count_bytes, what)
 
 
 def passed(kind: Literal["send", "receive"], direction: Direction, peer: int, count_bytes: int) -> None:
-    """Record a pipeline message, if there is a recorder: activations in forward, their gradients in backward."""
+    """Record a pipeline message of activations (forward) or gradients (backward), if this step is recorded."""
     if active is not None:
         ends = (active.rank, peer) if kind == "send" else (peer, active.rank)
         with active.within("pipeline", direction):
@@ -134,12 +134,12 @@ def passed(kind: Literal["send", "receive"], direction: Direction, peer: int, co
 
 
 def operator() -> str | None:
-    """Return the running operator's name, which an autograd function saves for backward; None without a recorder."""
+    """Return the name of the running operator for use in backward, or None if nothing is recorded."""
     return None if active is None else active.operator
 
 
 def within(name: str | None, phase: ReportPhase | None = None) -> AbstractContextManager[None]:
-    """Attribute communication inside `with` to the operator `name`, in `phase` or else the current phase.
+    """Attribute the communication inside `with` to the operator `name`. `phase` defaults to the current phase.
 
     Does nothing without a name or a recorder.
     """

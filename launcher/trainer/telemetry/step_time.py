@@ -19,7 +19,7 @@ Item = TypeVar("Item")
 
 @frozen
 class StepTime:
-    """The duration of one or more steps on this rank, and the parts of it."""
+    """The duration of one or more steps on this rank, divided into parts."""
 
     seconds: float = 0.0
     communication_s: float = 0.0  # in collectives: waiting for other ranks, and transfer
@@ -36,12 +36,12 @@ class StepTime:
 
     @property
     def compute_s(self) -> float:
-        """The busy seconds without loading data: forward, backward and optimizer."""
+        """The seconds spent in forward, backward and optimizer, without waiting and without loading data."""
         return self.busy_s - self.data_s
 
 
 class Timer:
-    """A context manager that adds up the seconds spent inside it. Not reentrant."""
+    """A context manager that adds up the seconds spent inside it. It is not reentrant."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -18,7 +18,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @contextmanager
 def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Inside `with`, record the operators of `model`, the functions between its modules, and all communication."""
+    """In a `with` block, record the operators of `model`, the functions between modules, and all communication."""
     with ExitStack() as undo:
         for name, module in model.named_modules():
             is_operator = next(module.children(), None) is None
@@ -33,7 +33,7 @@ def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 def kind_of(module: nn.Module) -> str:
-    """Return a module's kind of operator: its class name in snake case, or the first public base class's.
+    """Return the operator kind of a module: the name of its class, or of its first public base class, in snake case.
 
     >>> kind_of(nn.LayerNorm(2)), kind_of(nn.ReLU()), kind_of(nn.BatchNorm2d(2))
     ('layer_norm', 'relu', 'batch_norm2d')

@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _end(number: int, _frame: object) -> NoReturn:
-    """Raise SystemExit, so that incomplete output is removed on the way out."""
+    """Handle a signal by raising SystemExit, so that incomplete output is removed."""
     for other in ENDING:
         signal.signal(other, signal.SIG_IGN)
     sys.exit(exit_code_of(-number))

@@ -33,7 +33,7 @@ _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
 
 
 def read_dcp(directory: Path) -> ForeignState:
-    """Read the state from a DCP directory, either in the layout of `dcp_write` or with only weights, by name.
+    """Read the state from a DCP directory. It has the layout of `write_dcp`, or contains only weights by name.
 
     Raises:
         UnreadableError: the directory is not a checkpoint, or is truncated or modified.
@@ -54,7 +54,7 @@ def read_dcp(directory: Path) -> ForeignState:
 
 
 def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
-    """Return the kind (index in KINDS) and the parameter of a DCP entry; for other entries, None and their meaning."""
+    """Return the kind (index in KINDS) and the parameter of a DCP entry. For other entries, the kind is None."""
     model, state = f"{MODEL}.", f"{OPTIMIZER}.{STATE}."
     if name.startswith(state):
         parameter, _, what = name.removeprefix(state).rpartition(".")
@@ -67,7 +67,7 @@ def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
 
 
 def _read(directory: Path, name: str, stored: StoredTensor) -> Tensor:
-    """Assemble a tensor from its chunks, which must cover every element once and be plain tensors."""
+    """Assemble a tensor from its chunks. They must be plain tensors, and cover each element exactly once."""
     found = torch.empty(stored.shape, dtype=getattr(torch, stored.dtype))
     is_read = torch.zeros(stored.shape, dtype=torch.bool)
     for chunk in stored.chunks:
@@ -106,7 +106,7 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
 
 
 def _problem_of(content: bytes) -> str | None:
-    """Return the reason why this content is not safe for torch.load, or None if it has the format of a plain tensor."""
+    """Return why `content` is unsafe for torch.load, or None if it has the format of a plain tensor."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = archive.infolist()

@@ -40,7 +40,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> None:
-    """Write a checkpoint directory that `torch.distributed.checkpoint.load` reads, atomically.
+    """Atomically write a checkpoint directory that `torch.distributed.checkpoint.load` can read.
 
     Raises:
         DamagedError: a file is damaged, and no other file contains its data.
@@ -57,7 +57,7 @@ def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> Non
 
 
 def _reason_of(error: CheckpointException) -> BaseException:
-    """Return the OSError or SystemExit that caused torch's error; torch raises a second one if the disk is full."""
+    """Return the OSError or SystemExit that caused torch's error. If neither did, return torch's error."""
     for reason, _ in error.failures.values():
         found: BaseException | None = reason
         while found is not None:
@@ -69,12 +69,12 @@ def _reason_of(error: CheckpointException) -> BaseException:
 
 class _Writer(FileSystemWriter):
     def storage_meta(self) -> StorageMeta:
-        """Return metadata without the directory's path, because the directory is renamed afterwards."""
+        """Return metadata without the path of the directory, because the directory is renamed afterwards."""
         return StorageMeta()
 
 
 class _BoxPlanner(DefaultSavePlanner):
-    """Plans one chunk per box, and reads each box only when it is written, so full tensors need not fit into memory."""
+    """Plans one chunk per box. A box is read only when it is written, so full tensors need not fit into memory."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], progress: Progress) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ class ForeignTensor:
 
 
 class ForeignState:
-    """A training state in another tool's files: its tensors by kind (weights, moments) and parameter."""
+    """A training state from another tool's files, with one tensor per kind (weights, moments) and parameter."""
 
     def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
         self.path, self.left_out = path, left_out
@@ -62,7 +62,7 @@ class ForeignState:
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Add the KINDS[kind] tensor of a parameter from the entry `called`. A duplicate entry counts as unknown."""
+        """Add a tensor of the kind KINDS[kind] to a parameter. If it has one already, list the entry as unknown."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
@@ -74,7 +74,7 @@ class ForeignState:
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
-        """Return the step of the state. Raise UsageError if it is missing, or RefusedError if it is invalid."""
+        """Return the step of the state. Raise UsageError if the step is missing, or RefusedError if it is invalid."""
         hint = "set it with `--step N`"
         if self.number is None:
             raise UsageError(f"{self.path} does not contain the step of its state", hint=hint)
@@ -129,7 +129,7 @@ def _faults(found: Mapping[str, ForeignTensor], like: Index) -> Iterator[str]:
 def write_checkpoint(
     output: Path, state: ForeignState, like: Index, like_path: Path, step: int, progress: Progress
 ) -> None:
-    """Write `state` as a checkpoint, with settings and tokenizer of the checkpoint `like`. Missing moments are zero.
+    """Write `state` as a checkpoint with the settings and tokenizer of the checkpoint `like`. Missing moments are zero.
 
     Raises:
         UsageError: the directory's name contains another step.
@@ -154,7 +154,7 @@ def write_checkpoint(
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
-    """Yield the KINDS[0] values of all parameters, then KINDS[1], and so on. One tensor is in memory at a time."""
+    """Yield the tensors of all parameters for KINDS[0], then for KINDS[1], and so on, reading one at a time."""
     dtype = NUMPY_DTYPES[like.dtype]
     for kind, found in zip(KINDS, state.tensors, strict=True):
         for name, shape in like.shapes.items():
