@@ -164,7 +164,7 @@ def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> 
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
-    """If problems can be repaired safely, yield a line with their number and the command that repairs them."""
+    """Yield a line that says how many problems can be repaired, and with which command."""
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return

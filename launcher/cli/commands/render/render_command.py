@@ -135,7 +135,7 @@ render.groups, render.rare = RUN_GROUPS, RARE
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
-    """Remove from `options` those that apply only to job files, and return them."""
+    """Remove the options that apply only to job files from `options`, and return them."""
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:

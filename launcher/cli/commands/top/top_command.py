@@ -203,5 +203,5 @@ def to_screen(
 
 
 def how_many_run(state: RunState, rank_count: int) -> str:
-    """Return a text such as "; 3 of 4 ranks running"; "" for a run without agents, which count running ranks."""
+    """Return a text such as "; 3 of 4 ranks running", or "" for a run without agents."""
     return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"
