@@ -179,7 +179,7 @@ def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
 def _scheduler(
     way: MindSporeWay, program: Program, user_env: Mapping[str, str], *, has_table: bool
 ) -> tuple[str, ...] | None:
-    """Return the command of MindSpore's scheduler; None if the ranks do not need one.
+    """Return the command of MindSpore's scheduler, or None if the ranks do not need one.
 
     With `auto`, a program that imports MindSpore and calls `init` gets a scheduler, as under msrun. If there are a rank
     table and Ascend devices, the program reads the table instead. For a program that is not started as Python, the
@@ -214,7 +214,7 @@ def _scheduler(
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run. If ranks start elsewhere, `fault` is the error that the program has on this machine."""
+    """Yield the notes on a run, with a warning if this machine lacks a program that runs elsewhere."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes
@@ -262,7 +262,7 @@ def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
 
 
 def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:
-    """Return a warning if the rank table's only server may be another machine, unless an engine starts the ranks.
+    """Return a warning if the only server in the rank table may be another machine.
 
     Blocks while the server's name is resolved. `host` is this machine, if it is already known.
     """
