@@ -141,7 +141,7 @@ def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str)
 
 
 def _absolute(value: Any) -> Any:
-    """Return the absolute path. A name that is not a path on this machine is returned unchanged."""
+    """Make a path absolute. A name that is not an existing path is returned unchanged."""
     if isinstance(value, Path):
         return value.absolute()
     return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long

@@ -48,7 +48,7 @@ MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
 
 @frozen
 class Checked:
-    """A file and the result of checking it. Invariant: exactly one of `report` and `error` is set."""
+    """A file and the result of checking it. Either `report` or `error` is set."""
 
     name: str
     report: TableReport | None
@@ -112,7 +112,7 @@ def validate(
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    """Check files one by one; files in a directory are checked in the order of their paths. Blocks while reading.
+    """Check files one by one. Files in a directory are checked in the order of their paths.
 
     Files in a directory that are not rank tables are added to `others`.
     """

@@ -46,7 +46,7 @@ class Prepared:
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices that ranks run on. For an elastic run, all servers and devices that it may use."""
+        """The servers and devices that ranks run on, or that they may run on in an elastic run."""
         return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property

@@ -54,7 +54,7 @@ def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, .
 
 
 def _own_file() -> Path | None:
-    """Return the path of the token file in the user's state directory; None if there is no such directory."""
+    """Return the path of the token file in the user's state directory, or None without such a directory."""
     directory = state_dir()
     if directory is not None:
         with suppress(OSError):

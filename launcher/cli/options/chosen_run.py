@@ -145,7 +145,7 @@ def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
 
 
 def confirm(question: str, refusal: str, hint: str) -> None:
-    """Ask on the terminal, and exit with 1 unless the answer is yes. Raises UsageError if stdin is not a terminal."""
+    """Ask for confirmation on the terminal, and exit with code 1 unless the answer is yes."""
     if not sys.stdin.isatty():
         raise UsageError(refusal, hint=hint)
     if not click.confirm(printable(question), err=True):
@@ -160,7 +160,7 @@ def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
 
 
 def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:
-    """Describe the symbolic link of another user by which RUN leads to this run. Return None without one."""
+    """Describe another user's symbolic link through which RUN leads to this run. Return None without one."""
     link = _link_of_another(Path(run))
     for place in places:
         link = link or _link_of_another(place / run)

@@ -27,7 +27,7 @@ def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
 
 
 def find_project_file() -> ProjectPlace | None:
-    """Return the project file's path, the prefix of its tables, and the `.git` of its repository or None.
+    """Find the project file in this directory, or in a parent directory within the Git repository.
 
     Return None if there is no project file. Parent directories are searched only inside a Git repository, up to its root.
     """

@@ -67,7 +67,7 @@ class Format:
         return self._prefixes.of_rank(global_rank)
 
     def of_long(self, line: Line) -> Line | None:
-        """Return the line to show, or None. A terminal shows only the beginning of a very long line."""
+        """Shorten a very long line that goes to a terminal. Return None for the rest of a shortened line."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown]) -> bytes:

@@ -64,7 +64,7 @@ class Feed(Protocol):
         """
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there may be new lines, at most for `seconds`."""
+        """Sleep until there may be new lines, for at most `seconds`."""
 
     def close(self) -> None: ...
 

@@ -43,7 +43,7 @@ def attempt_text(number: int, allotment: DeviceAssignment, servers: Sequence[Ser
 
 
 def change_text(change: Change) -> str:
-    """Describe the layout of an attempt, its change in devices, and the cost of the restart."""
+    """Describe the layout of an attempt, how its devices changed, and what the restart cost."""
     parts = (("fewer", change.left_out), ("more", change.taken_back))
     changed = "".join(f", {len(devices)} {word}" for word, devices in parts if devices) or ", unchanged"
     text = f"{change.layout} on {counted(change.devices, 'device')}{changed} (previous attempt: {change.cause.value})"

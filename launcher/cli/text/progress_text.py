@@ -104,7 +104,7 @@ class ProgressText:
         return {name: text for name, text in parts.items() if text}
 
     def without_steps(self, lines: bytes, starts: Mapping[int, RankStart]) -> bytes:
-        """Remove rank 0's step lines from its output, if the rank also reports its steps in heartbeats."""
+        """Remove rank 0's step lines from its output if heartbeats already report its steps."""
         if not STEP_LINE.search(lines):
             return lines
         if not self._knows_steps:  # the heartbeat of a step is written before its line
@@ -183,7 +183,7 @@ class ProgressText:
         return (lowest, f"{self._unit} {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
 
     def _pace(self) -> float | None:
-        """Return the steps per second since the first step seen, or None if they are not known yet.
+        """Return the steps per second since the first step seen, or None if the rate is unknown.
 
         If steps restart with each epoch, only the current epoch counts.
         """

@@ -93,12 +93,12 @@ def group_key(
 
 
 def age_s(time_ns: int | None, looked_ns: int) -> float | None:
-    """Return how many seconds `time_ns` is before `looked_ns`, at least 0, or None without a time."""
+    """Return the seconds from `time_ns` to `looked_ns`, but at least 0. Return None if `time_ns` is None."""
     return None if time_ns is None else max(0.0, (looked_ns - time_ns) / 1e9)
 
 
 def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
-    """Sort groups by their smallest value in a column, or in reverse by their largest value."""
+    """Sort groups by their smallest value in a column, or by their largest value if `reverse` is true."""
     keyed: list[tuple[Any, tuple[T, ...]]] = []
     for group in groups:
         values = [value for row in group if (value := column.value(row)) is not None and value == value]  # noqa: PLR0124 - NaN

@@ -173,7 +173,7 @@ class RunStatusLine:
         self._doing, self._phase_s = what, time.monotonic() - already_s
 
     def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
-        """Draw the partial lines, or the state of the run without any. Draw no state if ranks were `killed`."""
+        """Draw the partial lines or, if there are none, the state of the run unless its ranks were `killed`."""
         attempt = self._progress.current
         all_run = len(attempt.starts) == self._progress.rank_count and attempt.running
         if self._measured is not None and self._status.on_terminal and all_run and attempt.ending.stopping is None:
@@ -229,7 +229,7 @@ class RunStatusLine:
         return self._running_text() if attempt.running else ""
 
     def _beginning_text(self) -> str:
-        """Describe the phase of the start, until all ranks run: "importing torch ... 3 s"."""
+        """Describe the current phase of the start, such as "importing torch ... 3 s"."""
         attempt, seconds = self._progress.current, time.monotonic() - self._phase_s
         what = self._doing
         if attempt.starts:

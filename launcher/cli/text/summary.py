@@ -117,7 +117,7 @@ def _going_on(spec: RunSpec) -> Iterator[str]:
 
 
 def shows_traceback(verdict: Verdict) -> bool:
-    """Return True if the verdict includes the culprit's traceback, which replaces the end of the log."""
+    """Return True if the verdict includes the culprit's traceback, so that the log need not be shown."""
     failure = verdict_text.culprit_failure(verdict)
     return failure is not None and bool(failure.traceback)
 

@@ -55,7 +55,7 @@ def resolve_checkpoint(
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
-    """Return the checkpoints that `reference` names, newest first. It is a checkpoint, a directory or a run.
+    """Return the checkpoints of a run or a directory, newest first, or the one checkpoint at a path.
 
     Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
     found, and UsageError if `reference` is a prefix of several run names.

@@ -51,7 +51,7 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
 
 
 def chosen_settings(options: RunOptions) -> tuple[str, ...]:
-    """Return the settings that the options set, in the form KEY=VALUE. The last value of a name wins."""
+    """Return the trainer settings from the options as KEY=VALUE. The last value for a name wins."""
     return (*PROFILED * options.profile, *options.settings)
 
 

@@ -153,7 +153,7 @@ class TrialRun:
 
 
 def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
-    """Return the index of the server that the run's verdict blames, or None if it is uncertain."""
+    """Return the index of the server that the run's verdict blames, or None if the verdict is uncertain."""
     report = read_report(RunDir(run_dir))
     verdict = None if report is None else report.verdict
     if verdict is None or verdict.confidence is Confidence.UNSURE:
@@ -220,7 +220,7 @@ class OwnPart:
 
 
 def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
-    """Copy the rank table, because a pipe can be read only once, and return options that name the copy."""
+    """Return the options with a copy of the rank table, because a pipe can be read only once."""
     if options["rank_table"] is None or text is None:
         return dict(options)
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"

@@ -195,7 +195,7 @@ def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]
 
 
 def _legend(reports: Sequence[StrategyReport], fills: Mapping[str, str]) -> str:
-    """Return the graph's title and the meaning of each colour, as an HTML-like label."""
+    """Return a DOT label with the graph's title and the meaning of each colour."""
     first = reports[0]
     who = f"rank {first.rank} of {first.ranks}" if len(reports) == 1 else f"all {first.ranks} ranks"
     title = escape(printable(f"{first.recipe}, {first.layout}: {who}"))

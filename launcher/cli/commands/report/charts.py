@@ -141,7 +141,7 @@ KINDS = {
 
 @frozen
 class Bar:
-    """A bar in a row of the rank timeline; times are in seconds after the run's start."""
+    """A bar in a row of the rank timeline. Times are in seconds after the run's start."""
 
     start_s: float
     end_s: float

@@ -99,7 +99,7 @@ class RunFacts(Measured):
 
     @property
     def first_rank(self) -> Mapping[str, Any]:
-        """The first rank's entry in run.json; empty if there is none."""
+        """The entry of the first rank in run.json, or an empty mapping if there is none."""
         ranks = self.record.get("ranks")
         return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
 
@@ -127,7 +127,7 @@ class RunFacts(Measured):
 
 
 def sentence_of(state: RunState) -> str:
-    """Return a sentence with a run's state and verdict; see `RunFacts.sentence`."""
+    """Return a sentence with the state and the verdict of a run."""
     words = describe_run(state, restarts=False)
     if failure := culprit(state):
         who, _, what = failure.partition(": ")

@@ -75,7 +75,7 @@ class HistoryReader:
 
 
 class LiveView:
-    """The parts of the live page by name. Each part has the number of the update that last changed it.
+    """The parts of the live page, keyed by name. Each part records the update that last changed it.
 
     One thread updates the parts. Other threads can read them at any time.
     """
@@ -202,7 +202,7 @@ GRID_LINES = 3
 
 
 def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart as JSON: an SVG path per curve (`d`, scaled to a square), axis labels, and restarts."""
+    """Return a chart as JSON, with an SVG path for each curve, axis labels and restarts."""
     shown = [series for series in chart.series if series.values]
     steps = [x for series in shown for x, _ in series.points]
     values = list(chain.from_iterable(series.values for series in shown))

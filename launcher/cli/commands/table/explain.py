@@ -81,7 +81,7 @@ def _nearest(code: str, known: Sequence[str]) -> str:
 
 
 def _apart(name: str, wanted: str) -> int:
-    """Return the difference between the numbers of two codes; `FAR` if they are not comparable."""
+    """Return the difference between the numbers of two codes, or `FAR` if they cannot be compared."""
     one, other = name[2:], wanted[2:]
     is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
     return abs(int(one) - int(other)) if is_comparable else FAR

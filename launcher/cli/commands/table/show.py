@@ -84,7 +84,7 @@ class Placement:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """All groups of ranks, keyed by axis; empty if no layout was requested."""
+        """All groups of ranks, keyed by axis, or an empty mapping if no layout was requested."""
         return {} if self.layout is None else {axis: groups(axis, self.layout) for axis in AXES}
 
     @cached_property

@@ -260,7 +260,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the option or variable that selects devices, and the selected IDs. Return None without one."""
+    """Return the option or variable that selects devices, and the selected IDs, or None if there is none."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)

@@ -105,7 +105,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The rank's state (with "slow" or "silent"), or how the rank ended."""
+        """The rank's state, such as "running, slow", or how the rank ended."""
         if self.rank.status is not None:
             return describe_status(self.rank.status)
         striking = "silent" if self.silent_s is not None else "slow" if self.slow else ""
@@ -127,7 +127,7 @@ class Sampler:
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """Return the recent metrics as lines of at most `width` columns, as of the last sample."""
+        """Return the recent metrics of the last sample as lines of at most `width` columns."""
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:

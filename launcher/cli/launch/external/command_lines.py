@@ -57,7 +57,7 @@ class Line:
         return [each for each in self.typed if each.counterpart.subject in subjects]
 
     def value_of(self, *subjects: Subject) -> str | None:
-        """Return the value of the last option about one of these subjects, or None without one."""
+        """Return the value of the last option about one of these subjects, or None if there is none."""
         return found[-1].value or None if (found := self.of(*subjects)) else None
 
     def number_of(self, subject: Subject) -> int | None:
