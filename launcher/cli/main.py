@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _call(words: Sequence[str]) -> Any:
-    """Run a command line; convert click's usage errors to UsageError."""
+    """Run a command line, and convert click's usage errors to UsageError."""
     try:
         return tlaunch.main(words, prog_name="tlaunch", standalone_mode=False)
     except (TlaunchError, click.ClickException) as error:

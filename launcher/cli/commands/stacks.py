@@ -127,7 +127,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
-    """Return the stacks that agents collected; raise TlaunchError if there are none."""
+    """Return the stacks that agents collected. Raises TlaunchError if there are none."""
     answers = tuple(answers)
     ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}

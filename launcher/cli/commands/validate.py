@@ -206,7 +206,7 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
-    """Check a file that was found in a directory; return None if it is not a rank table."""
+    """Check a file that was found in a directory. Return None if it is not a rank table."""
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise; skip pipes
         return None
     try:

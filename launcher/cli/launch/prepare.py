@@ -170,7 +170,7 @@ def _request(
 
 
 def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
-    """Return whether mpirun or srun must start a process for each rank; None if unknown."""
+    """Return whether mpirun or srun must start a process for each rank, or None if it is unknown."""
     if not options.by_engine or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)
     return False if options.preload is not None else program.uses_mpi

@@ -135,7 +135,7 @@ class ProjectFile:
 
 
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
-    """Read the tables of a project file whose names begin with `prefix`. They must belong to `commands`.
+    """Read the tables of a project file whose names begin with `prefix`. Only `commands` may have tables.
 
     If the file is in a parent directory, `git` is the repository's `.git`. Raises UnreadableError if the file cannot be
     read, and UsageError if it is not TOML, has an unknown table, or if another user owns it or `git`.
@@ -175,7 +175,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Raise UsageError if `path` belongs to another user, unless TLAUNCH_SAFE_DIRECTORY has its directory.
+    """Raise UsageError if another user owns `path`, unless TLAUNCH_SAFE_DIRECTORY lists its directory.
 
     The project file sets options and environment variables, and `.git` decides which project file applies.
     """

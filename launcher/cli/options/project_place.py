@@ -29,7 +29,7 @@ def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
 def find_project_file() -> ProjectPlace | None:
     """Find the project file in this directory, or in a parent directory within the Git repository.
 
-    Return None if there is no project file. Parent directories are searched only inside a Git repository, up to its root.
+    Return None if there is no project file. Outside a Git repository, parent directories are not searched.
     """
     try:
         here = os.getcwd()  # noqa: PTH109 - strings are faster than Path

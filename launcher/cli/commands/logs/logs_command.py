@@ -164,7 +164,7 @@ LOOK_S = 0.5  # between two checks of the run's state; also the time to read on 
 
 
 def show_live(chosen: ChosenLogs) -> int:
-    """Print the selected logs to stdout and follow them until the run ends; return the run's exit code.
+    """Print the selected logs, follow them until the run ends, and return the run's exit code.
 
     Raises BrokenPipeError if stdout's reader has exited, UnreadableError if stdout is unwritable or the run was
     removed.

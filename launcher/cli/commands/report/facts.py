@@ -90,7 +90,7 @@ class RunFacts(Measured):
 
     @property
     def sentence(self) -> str:
-        """The state and verdict, such as "failed after 12 s with exit code 1; rank 3 failed first: ValueError: x"."""
+        """The state and verdict of the run, such as "failed after 12 s with exit code 1; rank 3 failed first: ..."."""
         return sentence_of(self.state)
 
     @property

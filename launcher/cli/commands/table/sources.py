@@ -155,7 +155,7 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
-    """Return the servers named by --servers. With --nvidia-smi, all are assumed to have this machine's GPUs."""
+    """Return the servers that --servers names. With --nvidia-smi, all servers are assumed to have the same GPUs."""
     chosen = None if wanted.device_ids is None else parse_device_ids(wanted.device_ids, DEVICE_IDS)
     if wanted.nvidia_smi:
         gpus = discover.ask_nvidia_smi()

@@ -75,7 +75,7 @@ def check_output(output: Path | None, *, force: bool) -> None:
 
 
 def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool) -> None:
-    """Write the table to stdout, or atomically to the file `output`. A written file is reported.
+    """Write the table to stdout, or write it atomically to `output` and report the path.
 
     Raises UsageError if `output` has been created since `check_output` and `force` is false, and UnreadableError or
     OSError if the file or stdout cannot be written.

@@ -131,7 +131,7 @@ class Sampler:
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
-        """Sample the run; return its state and a row for each rank, in ascending order."""
+        """Sample the run, and return its state and a row for each rank, in ascending order."""
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}

@@ -112,7 +112,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
 
 def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[], None]) -> bool:
-    """Handle key presses and terminal resizes for `wait_s` seconds; return True if the user wants to quit."""
+    """Handle key presses and terminal resizes for `wait_s` seconds. Return True if the user wants to quit."""
     deadline, before = time.monotonic() + wait_s, shutil.get_terminal_size()
     while (left_s := deadline - time.monotonic()) > 0:
         typed = pressed(keys, min(left_s, RESIZED_WITHIN_S))
