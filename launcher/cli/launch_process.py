@@ -21,7 +21,7 @@ from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:
-    """Start a run with the options on stdin; write the outcome or the error as JSON to the descriptor in `sys.argv`."""
+    """Start the run whose options are on stdin, and write the outcome or the error as JSON to a descriptor."""
     parent_pid, answer_fd = map(int, sys.argv[1:])
     os.set_inheritable(answer_fd, False)
     signal_of_parents_end(signal.SIGTERM)
@@ -49,7 +49,7 @@ def _run(given: dict[str, Any], answer_fd: int) -> int:
 
 
 def _checked(given: dict[str, Any]) -> RunOptions:
-    """Return the options; raise UsageError if a value has the wrong type or is out of range for `tlaunch run`."""
+    """Decode the options. Raises UsageError if a value has the wrong type or is out of range."""
     try:
         options = decode(RunOptions, given)
         keep_max_table_size()

@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _call(words: Sequence[str]) -> Any:
-    """Run a command line; convert click's usage errors to UsageError."""
+    """Run a command line, and convert click's usage errors to UsageError."""
     try:
         return tlaunch.main(words, prog_name="tlaunch", standalone_mode=False)
     except (TlaunchError, click.ClickException) as error:
@@ -173,7 +173,7 @@ def _call(words: Sequence[str]) -> Any:
 
 
 def exit_after(work: Callable[[], Any]) -> NoReturn:
-    """Call `work` and exit with the exit code that it returns. If it raises, print the error and exit with its code."""
+    """Call `work` and exit with the code that it returns. If it raises an error, print the error and exit."""
     # If stdin, stdout or stderr is closed, the next pipe would get its descriptor and be mistaken for it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -212,7 +212,7 @@ def _exit_code_of(work: Callable[[], Any]) -> int:
 
 
 def _requested_exit_code(error: BaseException) -> int | None:
-    """Return the exit code if the user or a signal ended the command; None for other errors.
+    """Return the exit code if the user or a signal ended the command, or None for other errors.
 
     Causes are searched, too: Python up to 3.11 wraps an exception that is raised in `__set_name__`.
     """

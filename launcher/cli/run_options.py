@@ -127,12 +127,12 @@ class RunOptions:
 
     @property
     def port_by_hand(self) -> int:
-        """The coordinator's port if servers are started by hand: --coordinator-port or the default."""
+        """The coordinator's port if servers are started by hand: --coordinator-port or its default."""
         return self.coordinator_port or DEFAULT_COORDINATOR_PORT
 
 
 def check_options(options: RunOptions) -> None:
-    """Raise UsageError if options cannot be combined, or if an option needs another option that is missing."""
+    """Raise UsageError if options cannot be combined, or if one needs another option."""
     contradictory = {
         "--rank-table and --devices": options.rank_table is not None and options.devices is not None,
         "--preload and --no-preload": options.preload is not None and options.no_preload,
@@ -201,7 +201,7 @@ def words_of_option(name: str, value: Any) -> Iterator[str]:
 
 
 def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[str, str]:
-    """Parse values of --env or a similar option: KEY=VALUE, or KEY to copy the current value. The last value wins.
+    """Parse the values of --env: KEY=VALUE sets a variable, and KEY copies it from the environment.
 
     Raises UsageError if a value has another form, or if tlaunch sets the variable itself.
     """
@@ -226,7 +226,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
 
 
 def signal_numbers(names: str) -> tuple[int, ...]:
-    """Parse the value of --forward-signals, such as "USR1,SIGHUP". "" and "none" mean no signals.
+    """Parse the value of --forward-signals, such as "USR1,SIGHUP". The value "none" means no signals.
 
     Raises UsageError if a name is unknown or the signal cannot be forwarded.
     """
@@ -255,7 +255,7 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
 
 
 def check_name_length(name: str, max_bytes: int, added: str) -> None:
-    """Raise UsageError if a name is longer than `max_bytes`, which leaves no room to add `added` in a file name."""
+    """Raise UsageError if a name has more than `max_bytes`, because `added` must also fit in the file name."""
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
@@ -265,7 +265,7 @@ def check_name_length(name: str, max_bytes: int, added: str) -> None:
 
 
 def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
-    """Return the options. If servers are started by hand from a rank table, `server` may come from the environment.
+    """Return the options, with `server` from the environment if servers are started by hand.
 
     Raises UsageError if `server` or `coordinator_port` is given but has no effect on this run.
     """

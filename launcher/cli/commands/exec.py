@@ -64,7 +64,7 @@ table, layout, host order or MPI library; 126 COMMAND could not be started, 127 
 
 
 class _Exec(TakesCommand):
-    """A command that reports a wrong command line once for all ranks of the engine."""
+    """A click command that reports a usage error once, although mpirun or srun starts it for every rank."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -198,7 +198,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """Raise if the rank belongs on another server. Return a warning if the only server may be another machine."""
+    """Raise an error if the rank runs on the wrong server. Return a warning if this is uncertain."""
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)
@@ -206,7 +206,7 @@ def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str
 
 
 def _say(prepared: Prepared, spec: RunSpec, rank: RankSpec, more: Iterable[str]) -> None:
-    """Print notes and the run directory to the engine's stderr, once for all ranks."""
+    """Print the notes and the run directory to stderr. Only one rank of the job calls this."""
     # MASTER_PORT has a separate note
     environment = {name: value for name, value in prepared.request.inherited_env.items() if name != MASTER_PORT}
     inherited = notes(conflicts(environment, rank.env, within_engine=True))

@@ -150,7 +150,7 @@ def _explained(chosen: Draft, request: Request, *, port_given: bool, everything:
 
 
 def _lines(explained: Explained) -> Iterator[str]:
-    """Yield the rank's position, command, cores and variables, then conflicts with other launchers."""
+    """Yield the rank's position, command, cores and variables, then conflicting variables of other launchers."""
     rank, layout, share = explained.draft.rank, explained.request.layout, explained.draft.share
     place = coordinate_of(rank.global_rank, layout)
     yield printable(
@@ -184,7 +184,7 @@ def _lines(explained: Explained) -> Iterator[str]:
 
 
 def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield the rows in aligned columns. A terminal gets wrapped origins. Values are never cut, so `grep` works."""
+    """Yield the rows as aligned columns. On a terminal, long texts in the ORIGIN column are wrapped."""
     shown = [tuple(map(printable, row)) for row in rows]
     name_width = max(len(name) for name, _, _ in shown)
     value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)

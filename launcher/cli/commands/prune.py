@@ -99,7 +99,7 @@ def prune(
 
 
 def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, ...]) -> bool:
-    """Return whether to remove a run. If a selected run must be kept, report why, unless it is active."""
+    """Return whether to remove a run. If a finished run is selected but must be kept, report the reason."""
     state = found.state
     if states and state.state.value not in states:
         return False
@@ -111,7 +111,7 @@ def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, .
 
 
 def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
-    """Return the chosen runs, except those that a remaining run was resumed from; report these exceptions."""
+    """Return the chosen runs except those that a remaining run was resumed from. Exceptions are reported."""
     while True:
         left = [each.root for each in found if each not in chosen]
         needed = continued_among([each.root for each in chosen], [*left, *others])

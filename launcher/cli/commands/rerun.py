@@ -51,7 +51,7 @@ PATHS = ("rank_table", "config", "data", "resume")  # relative to the current di
 
 
 class _Rerun(TakesCommand):
-    """A command with RUN before `--` and COMMAND after it."""
+    """A click command that takes RUN before `--` and COMMAND after it."""
 
     without = "start the recorded one"
 
@@ -117,7 +117,7 @@ rerun.groups, rerun.rare, rerun.is_like_run = RUN_GROUPS, RARE, True
 
 
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
-    """Return a hint that says how to supply masked secrets, through shell variables if possible."""
+    """Return a hint on how to supply the secrets that are masked in the recorded options."""
     wanted = list(masked_in(options))
     variables = [each for each in wanted if each.startswith("--env ")]
     line = " ".join(("tlaunch rerun", as_argument(run_dir), *variables))
@@ -141,7 +141,7 @@ def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str)
 
 
 def _absolute(value: Any) -> Any:
-    """Return the absolute path. A name that is not a path on this machine is returned unchanged."""
+    """Make a path absolute. A name that is not an existing path is returned unchanged."""
     if isinstance(value, Path):
         return value.absolute()
     return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long

@@ -50,7 +50,7 @@ RankRange = tuple[int, int]  # first and last, inclusive
 
 @frozen
 class Seen:
-    """The collected stacks, by ascending global rank. All ranks in `stacks` are also in `pids`."""
+    """The collected stacks, process IDs and steps of ranks, keyed by global rank."""
 
     pids: Mapping[int, int]
     steps: Mapping[int, int | None]
@@ -92,7 +92,7 @@ def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, run
 
 
 def parse_ranks(text: str) -> tuple[RankRange, ...]:
-    """Parse a list of ranks into ranges; raise UsageError if it is not one.
+    """Parse a list of ranks into ranges. Raises UsageError if the list is invalid.
 
     >>> parse_ranks("0,3-5")
     ((0, 0), (3, 5))
@@ -127,7 +127,7 @@ def _seen(state: RunState, wanted: tuple[RankRange, ...] | None) -> Seen:
 def _answered(
     state: RunState, wanted: tuple[RankRange, ...] | None, answers: Iterable[SurveyAnswer], silent: Mapping[str, str]
 ) -> Seen:
-    """Return the stacks that agents collected; raise TlaunchError if there are none."""
+    """Return the stacks that agents collected. Raises TlaunchError if there are none."""
     answers = tuple(answers)
     ranks = sorted((rank for answer in answers for rank in answer.ranks), key=lambda rank: rank.global_rank)
     unasked = {f"server {server}": why for server, why in silent.items()}
@@ -144,7 +144,7 @@ def _answered(
 
 
 def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, int]:
-    """Return the PIDs of live ranks on this machine; raise if there are none. Start times exclude reused PIDs."""
+    """Return the PIDs of the live ranks on this machine. Raises TlaunchError if there are none."""
     living = {
         look.global_rank: look.process.pid
         for look in state.ranks
@@ -165,7 +165,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Collect these ranks' stacks, waiting about a second at most; raise if all ranks ended before they answered."""
+    """Collect the stacks of these ranks. Raises TlaunchError if all of the ranks have ended."""
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)

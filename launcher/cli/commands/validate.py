@@ -48,7 +48,7 @@ MAX_OTHERS = 8  # listed files that are not rank tables; more are only counted
 
 @frozen
 class Checked:
-    """A file and the result of checking it. Invariant: exactly one of `report` and `error` is set."""
+    """A file and the result of checking it. Either `report` or `error` is set."""
 
     name: str
     report: TableReport | None
@@ -112,7 +112,7 @@ def validate(
 
 
 def check_all(names: Sequence[str], profile: Profile, others: list[Path]) -> Iterator[Checked]:
-    """Check files one by one; files in a directory are checked in the order of their paths. Blocks while reading.
+    """Check files one by one. Files in a directory are checked in the order of their paths.
 
     Files in a directory that are not rank tables are added to `others`.
     """
@@ -164,7 +164,7 @@ def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> 
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
-    """If problems can be repaired safely, yield a line with their number and the command that repairs them."""
+    """Yield a line that says how many problems can be repaired, and with which command."""
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return
@@ -206,7 +206,7 @@ def _check_directory(directory: str, profile: Profile, others: list[Path]) -> It
 
 
 def _check_found(path: Path, profile: Profile) -> Checked | None:
-    """Check a file that was found in a directory; return None if it is not a rank table."""
+    """Check a file that was found in a directory. Return None if it is not a rank table."""
     if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - never raise; skip pipes
         return None
     try:

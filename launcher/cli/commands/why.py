@@ -60,7 +60,7 @@ def why(*, run: str | None, as_json: bool, lost_server: bool, runs_dir: Path) ->
 
 
 def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
-    """Yield lines with everything known about a run's failures, safe to show on `screen`."""
+    """Yield lines with everything that is known about the failures of a run."""
     failed = [attempt for attempt in state.attempts if _failed(attempt, state)]
     stuck = not_exiting(state)
     nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
@@ -93,7 +93,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 
 def _going_on(state: RunState) -> Iterator[str]:
-    """Yield a lost run's last known state, the reason that a run is not restarted, and how to resume it."""
+    """Yield lines that say why a run was not restarted and how to resume it, and the last state of a lost run."""
     progress, is_lost = state.progress, state.state.value == "lost"
     if is_lost and progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
@@ -127,7 +127,7 @@ def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen)
 
 
 def _without_verdict(attempt: Attempt, state: RunState) -> Iterator[str]:
-    """For an attempt without a verdict (as under run.sh), yield its failed ranks and the first failed rank's log."""
+    """Yield the failed ranks of an attempt without a verdict, and the log of the rank that failed first."""
     failed = [ended for ended in attempt.exits if ended.failed]
     yield "no verdict was recorded; ranks failed in this order:" if failed else "no verdict was recorded"
     for ended in failed:

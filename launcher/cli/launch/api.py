@@ -125,7 +125,7 @@ def launch(
 
 
 def _options(given: dict[str, Any]) -> RunOptions:
-    """Convert the keywords of `launch` to options. Raises UsageError if a keyword has the wrong type."""
+    """Convert the keyword arguments of `launch` to options. Raises UsageError if one has the wrong type."""
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
@@ -142,7 +142,7 @@ def _options(given: dict[str, Any]) -> RunOptions:
 
 
 def _result(answer: Mapping[str, Any]) -> LaunchResult:
-    """Return the result of a run. Raises the TlaunchError that the launcher process answered."""
+    """Convert the launcher process's answer to a result, or raise the TlaunchError that it contains."""
     if reported := answer.get("error"):
         error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
         error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
@@ -152,7 +152,7 @@ def _result(answer: Mapping[str, Any]) -> LaunchResult:
 
 
 def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
-    """Return the strings and paths of a list keyword as strings.
+    """Convert a list of strings and paths to strings.
 
     Raises UsageError if the value is a single string, a function, or contains other types.
     """
@@ -169,7 +169,7 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return variables as `--env` expects them. Raises UsageError for a name with `=`, or another type than str."""
+    """Convert a mapping of variables to values of `--env`. Raises UsageError if a name or value is invalid."""
     hint = "write env={'NCCL_DEBUG': 'INFO'}"
     for name, value in env.items():
         if not isinstance(name, str) or "=" in name:  # not shown: the text after = may be a secret
@@ -180,7 +180,7 @@ def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _run_apart(options: RunOptions) -> dict[str, Any]:
-    """Run the launcher in a child process; return its answer with the outcome or the error."""
+    """Run the launcher in a child process, and return the outcome or the error that it reports."""
     with (
         tempfile.TemporaryFile() as file,
         # If stdin, stdout or stderr is closed, the file may have its descriptor, which a child cannot inherit.
@@ -224,7 +224,7 @@ def _output(stream: TextIO | None, original: TextIO | None) -> int | None:
 
 
 def _attend(process: subprocess.Popen[bytes]) -> bool:
-    """Show the launcher's output until it ends; return whether Ctrl-C was pressed."""
+    """Show the output of the launcher process until it ends, and return whether Ctrl-C was pressed."""
     interrupted = False
     with selectors.DefaultSelector() as selector:
         for name in ("stdout", "stderr"):

@@ -34,7 +34,7 @@ class LaunchOutcome:
 
 
 def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
-    """Create the run directory and print notes, before ranks start. Raises UnreadableError if that fails."""
+    """Create the run directory and print notes about the run, before any rank starts."""
     request, options = prepared.request, to_record(prepared.options)
 
     def specify(name: str) -> RunSpec:
@@ -47,7 +47,7 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
 
 
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
-    """Print notes about the run and about leftover variables of other launchers; with -v, print every decision."""
+    """Print notes about the run and its environment. With --verbose, also print all decisions."""
     if prepared.options.quiet:
         return
     if prepared.options.verbose:
@@ -58,7 +58,7 @@ def say_notes(prepared: Prepared, spec: RunSpec) -> None:
 
 
 def wait_for_start(detached: Detached, spec: RunSpec, options: RunOptions) -> LaunchOutcome:
-    """Called in the parent process: wait until the detached run has started or has failed to start."""
+    """Wait, in the parent process, until the detached run has started or has failed to start."""
     reference = None if options.quiet else as_argument(RunDir(spec.run_dir))
     return LaunchOutcome(detached.wait_started(spec.name, reference), spec.run_dir)
 
@@ -100,7 +100,7 @@ def attendance(
 
 
 def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
-    """Yield a line per decision about a run: devices, layout, program, preloading, cores, port, failure handling."""
+    """Yield a line for each decision about a run, such as its devices, layout and port."""
     request, options, used = prepared.request, prepared.options, prepared.used
     source = "--devices" if options.devices is not None else "default"
     if request.cluster.source is not None:

@@ -30,7 +30,7 @@ FIRST_PRIVATE = 3  # descriptors below are stdin, stdout and stderr
 
 
 class _Interrupted(BaseException):
-    """Raised if a signal ends the wait. Like KeyboardInterrupt, this is not a subclass of Exception."""
+    """Raised if a signal interrupts the wait. Like KeyboardInterrupt, it does not inherit from Exception."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -38,7 +38,7 @@ class _Interrupted(BaseException):
 
 
 class Detached:
-    """A handle for a detached launcher. Parent and child both have it; `is_parent` tells them apart."""
+    """A handle for a detached launcher, which both the parent and the child process have."""
 
     def __init__(self, console_log: Path, child: int | None, pipe_fd: int) -> None:
         self._console_log = console_log
@@ -50,7 +50,7 @@ class Detached:
         return self._child is not None
 
     def report_started(self) -> None:
-        """Called in the child: report to the parent that the run has started. Later calls do nothing."""
+        """Report to the parent process that the run has started. Later calls do nothing."""
         if self._pipe_fd >= 0:
             with suppress(OSError):  # the parent was killed
                 os.write(self._pipe_fd, b".")
@@ -58,7 +58,7 @@ class Detached:
             self._pipe_fd = -1
 
     def wait_started(self, name: str, reference: str | None) -> int:
-        """Called in the parent: wait for the run to start or fail, print its name or error, and return the exit code.
+        """Wait, in the parent process, until the run has started or failed, and return the exit code.
 
         `reference` is the run's name for other commands, quoted for a shell; None prints only the name. Ctrl-C, SIGTERM
         or SIGHUP during the wait ends the run.
@@ -107,7 +107,7 @@ class Detached:
 
 
 class Announcing:
-    """An observer that forwards everything to another observer. The first event is reported as the start of the run."""
+    """Forwards everything to another observer, and reports the start of the run at the first event."""
 
     def __init__(self, observer: Observer, detached: Detached) -> None:
         self._observer = observer
@@ -125,7 +125,7 @@ class Announcing:
 
 
 def detach(console_log: Path) -> Detached:
-    """Fork. The child leads a new session, has no stdin, and writes its output to `console_log`.
+    """Fork a child process that leads a new session, has no stdin, and writes its output to `console_log`.
 
     Call this after creating the run directory, and before starting any thread or agent. Afterwards the child must call
     `report_started`, and the parent `wait_started`. Raises OSError if `console_log` cannot be created, or fork fails.

@@ -30,7 +30,7 @@ SEVERAL_SERVERS_PORT = 29500  # torchrun's default; the free ports of another se
 
 
 def show(prepared: Prepared) -> None:
-    """Print the commands of a run without starting or creating anything. Raises the errors of `engine_for`."""
+    """Print the commands of a run without starting or creating anything."""
     prepared = with_network(prepared)
     options, request = prepared.options, prepared.request
     port = options.master_port or SEVERAL_SERVERS_PORT
@@ -85,7 +85,7 @@ def render(spec: RunSpec) -> Iterator[str]:
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
-    """Yield a comment for each file that the engine's command reads, then the command."""
+    """Yield the engine's command, preceded by a comment with each file that the command reads."""
     for path, text in command.files.items():
         yield f"# {escaped(str(path))}:"
         yield from (f"#   {escaped(line)}" for line in text.splitlines())
@@ -94,14 +94,14 @@ def render_engine(command: EngineCommand) -> Iterator[str]:
 
 
 def _env_command(environment: Mapping[str, str | None], argv: Sequence[str]) -> str:
-    """Return a shell command with secrets masked; variables that are None are unset."""
+    """Return a shell command that sets the environment and runs `argv`, with secrets masked."""
     removed = [word for name, value in environment.items() if value is None for word in ("-u", name)]
     added = [f"{name}={masked(name, value)}" for name, value in environment.items() if value is not None]
     return shell_words(["env", *removed, *added, *masked_argv(argv)])
 
 
 def to_json(spec: RunSpec, recorded: Mapping[str, Any], command: EngineCommand | None) -> str:
-    """Return the run as in run.json, with secrets masked, and the command of the engine if there is one."""
+    """Return the content of run.json, with secrets masked, plus the engine's command if there is one."""
     text = spec_to_json(spec, recorded)
     if command is None:
         return text

@@ -42,7 +42,7 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
 
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
-    """Yield the line about attempt 0 if --exclude does not change its devices; if it does, the console prints it."""
+    """Yield a line about the first attempt if no device is excluded. Otherwise, the console prints the line."""
     from launcher.cli.text.membership_text import attempt_text  # only for elastic runs
 
     allotment = _first(elastic, len(servers))
@@ -51,7 +51,7 @@ def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) 
 
 
 def first_allotment(request: Request) -> DeviceAssignment | None:
-    """Return the devices and layout of an elastic run's first attempt, after all servers have joined.
+    """Return the devices and layout of the first attempt of an elastic run.
 
     Return None if every rank uses its device from the rank table, as in a run that is not elastic.
     """
@@ -69,7 +69,7 @@ def _first(elastic: Elastic, server_count: int) -> DeviceAssignment | None:
 def attempt_spec(
     request: Request, table_format: str, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> tuple[RunSpec, Mapping[str, str]]:
-    """Return the spec of an attempt on the allotted devices, and files with a rank table of these devices."""
+    """Return the spec of an attempt, and a file with a rank table of the attempt's devices."""
     spec = assemble_attempt(request, allotment, number, name=name, master_port=master_port)
     if request.cluster.source is None:
         return spec, {}
@@ -78,7 +78,7 @@ def attempt_spec(
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return a rank table of `part`, some of a cluster's devices, in the original format if tlaunch can write it."""
+    """Return a rank table of some devices, in the format of the original table if tlaunch can write it."""
     from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
     return convert_cluster(part, rewritten_format(table_format)).text

@@ -49,7 +49,7 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Return a function that takes a directory for files and returns the command to start an agent on each server.
+    """Return a function that maps a directory for files to the command that starts an agent on each server.
 
     May run the engine to find its version. With `mpi_ranks`, the engine starts a process for each rank, and one of
     these processes on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or
@@ -82,7 +82,7 @@ def engine_for(
 
 
 def _refuse_several() -> None:
-    """Raise UsageError if srun started this launcher several times, because each copy would launch all ranks."""
+    """Raise UsageError if srun started several copies of this launcher, each of which would launch all ranks."""
     task = read_task(os.environ, os.getpid())
     if task is not None and (task.world_size or 1) > 1:
         with reported_once(task):
@@ -109,7 +109,7 @@ def reachable(host: Host) -> tuple[str, ...]:
 
 
 def engine_command(prepared: Prepared, spec: RunSpec) -> EngineCommand:
-    """Return the command from `engine_for` for display, with placeholders for the coordinator's endpoint and token."""
+    """Return the engine's command for display, with placeholders for the coordinator's address and token."""
     servers = prepared.used.servers
     host = read_host(server_names(servers))
     endpoint = Endpoint(tuple((address, ANY_PORT) for address in reachable(host)), "chosen for each run")

@@ -23,7 +23,7 @@ _held: list[socket.socket] = []
 
 @contextmanager
 def reported_once(rank: EngineRank) -> Iterator[None]:
-    """Let only the first rank on this host report a TlaunchError. Other ranks exit silently with the same exit code."""
+    """Let only the first rank on this host report an error. Other ranks exit silently with the same exit code."""
     try:
         yield
     except TlaunchError as error:
@@ -40,10 +40,10 @@ def reported_once(rank: EngineRank) -> Iterator[None]:
 
 
 def _is_first(rank: EngineRank, error: TlaunchError) -> bool:
-    """Return True if this is the first process on the host to bind an abstract socket name derived from the error.
+    """Return True if this process is the first on its host to report the error.
 
-    The kernel releases the name when the process ends. Without abstract sockets, every process is first. The name
-    depends on the hint rather than the message, because messages may differ between ranks.
+    The first process binds an abstract socket, whose name the kernel releases when the process ends. Without abstract
+    sockets, every process is first. The name depends on the hint, because messages may differ between ranks.
     """
     words = f"{os.getuid()} {rank.job or os.getppid()} {error.hint or error.message}"
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -46,7 +46,7 @@ class Prepared:
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices that ranks run on. For an elastic run, all servers and devices that it may use."""
+        """The servers and devices that ranks run on, or that they may run on in an elastic run."""
         return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property
@@ -170,7 +170,7 @@ def _request(
 
 
 def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
-    """Return whether mpirun or srun must start a process for each rank; None if unknown."""
+    """Return whether mpirun or srun must start a process for each rank, or None if it is unknown."""
     if not options.by_engine or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)
     return False if options.preload is not None else program.uses_mpi
@@ -179,7 +179,7 @@ def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
 def _scheduler(
     way: MindSporeWay, program: Program, user_env: Mapping[str, str], *, has_table: bool
 ) -> tuple[str, ...] | None:
-    """Return the command of MindSpore's scheduler; None if the ranks do not need one.
+    """Return the command of MindSpore's scheduler, or None if the ranks do not need one.
 
     With `auto`, a program that imports MindSpore and calls `init` gets a scheduler, as under msrun. If there are a rank
     table and Ascend devices, the program reads the table instead. For a program that is not started as Python, the
@@ -214,7 +214,7 @@ def _scheduler(
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run. If ranks start elsewhere, `fault` is the error that the program has on this machine."""
+    """Yield the notes on a run, with a warning if this machine lacks a program that runs elsewhere."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes
@@ -262,7 +262,7 @@ def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
 
 
 def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:
-    """Return a warning if the rank table's only server may be another machine, unless an engine starts the ranks.
+    """Return a warning if the only server in the rank table may be another machine.
 
     Blocks while the server's name is resolved. `host` is this machine, if it is already known.
     """

@@ -34,7 +34,7 @@ class Program:
 
     @cached_property
     def python(self) -> PythonCommand | None:
-        """The Python program that `argv` runs; None if it is not Python or cannot run in forked ranks."""
+        """The Python program that `argv` runs, or None if it is not Python or cannot run in forked ranks."""
         return parse_python(self.argv, self.environment.get("PATH"), self.cwd)
 
     @property
@@ -48,7 +48,7 @@ class Program:
 
     @property
     def run_name(self) -> str:
-        """The default name for a run of this program: the name of the script or module, not of the interpreter."""
+        """The default name of a run: the name of the script or module, not of the interpreter."""
         if self.recipe is not None:
             return self.recipe
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
@@ -58,7 +58,7 @@ class Program:
 
     @cached_property
     def uses_mpi(self) -> bool | None:
-        """Whether ranks call MPI_Init; None if unknown.
+        """Whether the ranks call MPI_Init, or None if it is unknown.
 
         It is unknown for shell scripts, programs in other languages and installed packages.
         """
@@ -70,7 +70,7 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """The program's name if it imports mpi4py, for a warning without --engine; else None.
+        """The program's name for a warning that mpi4py needs --engine, or None if the program does not use it.
 
         To save time, imports are searched only if the program's main file mentions mpi4py.
         """
@@ -93,7 +93,7 @@ class Program:
 
     @property
     def launcher_within(self) -> str | None:
-        """If the program is another launcher, a warning with the equivalent tlaunch command; else None."""
+        """A warning with the equivalent tlaunch command if the program is another launcher, else None."""
         if self.recipe is not None or (found := other_launcher(self.argv, self.python)) is None:
             return None
         instead = ""
@@ -105,7 +105,7 @@ class Program:
         return f"{found.name} starts ranks itself, so every rank of this run would start more ranks{instead}"
 
     def preload(self, named: str | None) -> tuple[str, ...] | None:
-        """Return the modules to import once for all ranks; None if ranks are not forked.
+        """Return the modules to import once for all ranks, or None if ranks are not forked.
 
         Raises UsageError if `named`, the value of --preload, is given, but the program's ranks cannot be forked.
         """

@@ -34,7 +34,7 @@ _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 
 
 def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
-    """Return an error that would keep ranks on this machine from running `program`; None if no error is found.
+    """Return the error that would prevent ranks on this machine from running `program`, or None.
 
     `has_stdin` means that ranks inherit standard input from the engine that starts them.
     """
@@ -52,7 +52,7 @@ def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | 
 
 
 def _missing_program(program: Program) -> UnreadableError | None:
-    """Return an error if the command's first word is not an executable program, or its `#!` line is invalid."""
+    """Return an error if the first word of the command is not an executable program."""
     name, search = program.argv[0], program.environment.get("PATH", os.defpath)
     if (found := shutil.which(name, path=search)) is not None:
         if has_no_shebang(program.cwd / found):

@@ -60,7 +60,7 @@ def note_of_interface(servers: Sequence[Server], interface: str | None, chosen: 
 
 
 def note_of_mpi(variables: Mapping[str, str], chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a note on the `variables` set for the ranks' MPI library. Variables that the user has set are left out."""
+    """Return a note on the variables that tlaunch sets for the MPI library, unless the user has set them."""
     missing = [f"{name}={value}" for name, value in variables.items() if name not in chosen]
     why = "with mpirun of Open MPI 4, the library of Open MPI 5 hangs in MPI_Barrier if servers are given by name"
     return (f"setting {', '.join(missing)}: {why}",) if missing else ()

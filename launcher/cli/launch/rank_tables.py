@@ -27,7 +27,7 @@ SAMPLES = Path("rank_tables")  # the directory of samples in the documentation, 
 
 @frozen
 class Table:
-    """The devices of a run, and the text of its rank table. The text is kept, because a pipe can be read only once."""
+    """The devices of a run and the text of its rank table, which cannot be read again from a pipe."""
 
     cluster: Cluster
     text: str | None = None  # None without a rank table
@@ -36,7 +36,7 @@ class Table:
 
 
 def read_table(options: RunOptions) -> Table:
-    """Read the rank table of `options`, or describe the devices of --devices or of the Slurm allocation.
+    """Return the devices from the rank table, from --devices or from the Slurm allocation.
 
     Raises UnreadableError if the table cannot be read, and RefusedTableError if it is invalid.
     """
@@ -68,7 +68,7 @@ def read_table(options: RunOptions) -> Table:
 
 
 def _says_devices(word: str) -> bool:
-    """Return True if a word of COMMAND looks like an option for the number of ranks, which must precede COMMAND."""
+    """Return True if a word of COMMAND looks like an option of `tlaunch run` for devices or ranks."""
     name = word.partition("=")[0]
     found = counterpart(name) if word.startswith("--") else None
     if name == "--rank-table" or found is None:
@@ -77,7 +77,7 @@ def _says_devices(word: str) -> bool:
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
-    """Return the note that only one rank starts, with the number of devices of this machine.
+    """Return the note that a run has only one rank, with the number of devices of this machine.
 
     The number is left out if it is below 2, or if a variable such as CUDA_VISIBLE_DEVICES is set.
     """
@@ -97,7 +97,7 @@ def max_table_bytes() -> int:
 
 @contextmanager
 def sample_hinted(path: Path) -> Iterator[None]:
-    """If `path` does not exist but a packaged sample has the same name, add a hint about the sample to the error."""
+    """If a missing file has the name of a packaged sample, add a hint about the sample to the error."""
     try:
         yield
     except UnreadableError as error:
@@ -107,7 +107,7 @@ def sample_hinted(path: Path) -> Iterator[None]:
 
 
 def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
-    """Return `path`. If it is `rank_tables/NAME` and does not exist, return the packaged sample NAME instead.
+    """Return `path`, or the packaged sample NAME if `path` is `rank_tables/NAME` and does not exist.
 
     `tell` is called with a note if a sample is used.
     """

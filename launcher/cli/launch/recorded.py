@@ -32,7 +32,7 @@ ADDED = ("env", "settings")  # lists that are merged; the last value of a name w
 
 
 def to_record(options: RunOptions) -> Mapping[str, Any]:
-    """Return the options that differ from their defaults, by field, with secrets masked."""
+    """Return the options that differ from their defaults, keyed by field name, with secrets masked."""
     return {
         name: encode(value)
         for name, value in vars(_masked(options)).items()
@@ -50,7 +50,7 @@ def _masked(options: RunOptions) -> RunOptions:
 
 
 def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
-    """Return the options that a run was started with (secrets are masked), and its working directory.
+    """Return the options that a run was started with, with secrets masked, and its working directory.
 
     Raises UnreadableError if run.json cannot be read, or does not contain the options.
     """
@@ -70,12 +70,12 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """Return the recorded options with the fields in `given` replaced. Variables and settings are merged instead."""
+    """Return the recorded options, updated with those in `given`. Variables and settings are merged."""
     return replace(recorded, **changed(vars(recorded), given))
 
 
 def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return new values for the fields of `before` that change when the options `given` are applied."""
+    """Return the fields that change, with new values, when the options `given` are applied to `before`."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
     for name in ADDED:

@@ -72,7 +72,7 @@ def take_part(endpoint: Endpoint, engine_rank: EngineRank | None, place: Process
 
 
 def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None, TlaunchError | None]:
-    """Connect to the engine's processes on this server; return them, or the error for the coordinator to report."""
+    """Connect to the engine's processes on this server, and return the connections or the error."""
     try:
         members = open_endpoint(place, endpoint.token)
         gather(members)
@@ -100,7 +100,7 @@ def _check_place(
 
 
 class _Silent:
-    """An observer without output: the agent reports events to the coordinator, which shows them.
+    """An observer that prints nothing, because the coordinator shows the events of all servers.
 
     `frees` becomes True if all ranks of this server have ended but the agent could not report that to the coordinator.
     """

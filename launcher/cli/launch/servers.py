@@ -72,7 +72,7 @@ def run_on_servers(prepared: Prepared) -> LaunchOutcome:
 
 
 def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutcome:
-    """Coordinate the run. `here` is this server's index; None if an engine starts all agents."""
+    """Coordinate the run. `here` is this server's index, or None if an engine starts all agents."""
     from launcher.cluster.coordinator import Coordinator  # only on the coordinator
 
     options, servers, table = prepared.options, prepared.used.servers, prepared.table
@@ -115,7 +115,7 @@ def _coordinate(prepared: Prepared, host: Host, here: int | None) -> LaunchOutco
 
 
 def _within_allocation(prepared: Prepared, host: Host) -> Prepared:
-    """Adapt a run to its Slurm job: a grace period that fits the job's time limit, and notes on the job's CPUs."""
+    """Adapt a run to its Slurm job: fit the grace period to the time limit, and add notes on the job's CPUs."""
     request, allocation = prepared.request, read_allocation(os.environ)
     # Slurm's variables describe this process, not the ranks: Slurm starts their agents as separate tasks.
     inherited = {name: value for name, value in request.inherited_env.items() if not name.startswith("SLURM_")}
@@ -195,7 +195,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
 
 
 def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
-    """Wait until this server's previous agent has ended its ranks. The run has already given that agent up.
+    """Wait until the previous agent on this server has ended. The run no longer uses that agent.
 
     Raises a TlaunchError at the time `until` (on the monotonic clock). `limit_s` is the time limit for messages.
     """
@@ -212,7 +212,7 @@ def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
 def join_first_server(
     options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, *, agreed: Mapping[str, str], until: float
 ) -> Session:
-    """Join the run that the first server coordinates, if the same command is started by hand on each server.
+    """Join the run that the first server coordinates, after the command was started by hand on each server.
 
     Blocks until `until` (monotonic clock) at most. Raises a TlaunchError if the first server does not answer by then,
     or rejects this server.
@@ -236,7 +236,7 @@ def join_first_server(
 
 
 def agreement(prepared: Prepared) -> Mapping[str, str]:
-    """Return the values that must be the same on all servers, keyed by name. Secrets are masked or hashed."""
+    """Return the values that must be equal on all servers, keyed by name. Secrets are masked or hashed."""
     request = prepared.request
     servers, supervision = request.cluster.servers, request.supervision
     elastic = supervision.elastic

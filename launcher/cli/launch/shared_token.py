@@ -27,7 +27,7 @@ _MODE = 0o600
 
 
 def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
-    """Return the token that other servers must present, and store it for them; return "" if it cannot be stored."""
+    """Return the token that other servers must present, and store it for them. Return "" if this fails."""
     if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
         return chosen
     if (own := _own_file()) is None:
@@ -54,7 +54,7 @@ def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, .
 
 
 def _own_file() -> Path | None:
-    """Return the path of the token file in the user's state directory; None if there is no such directory."""
+    """Return the path of the token file in the user's state directory, or None without such a directory."""
     directory = state_dir()
     if directory is not None:
         with suppress(OSError):
@@ -64,14 +64,14 @@ def _own_file() -> Path | None:
 
 
 def _kept(path: Path, token: str) -> str | None:
-    """Write the token unless the file exists; return the token that is now in the file."""
+    """Write the token unless the file exists, and return the token that the file then contains."""
     with suppress(OSError):
         atomic.write_text(path, token, mode=_MODE, replace=False)
     return _read(path)
 
 
 def _read(path: Path) -> str | None:
-    """Return the token in a file that only this user can read and write; None for any other file."""
+    """Return the token in a file, or None if other users can access the file or it has no token."""
 
     def check(found: os.stat_result) -> None:
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:

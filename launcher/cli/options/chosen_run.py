@@ -51,7 +51,7 @@ progress_regex_option = click.option(
 
 
 def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
-    """Return the other known runs directories; none if the user set --runs-dir, unless `asked` is true."""
+    """Return the other known runs directories. Return none if the user set --runs-dir and `asked` is false."""
     source = click.get_current_context().get_parameter_source("runs_dir")
     if source is not ParameterSource.DEFAULT and not asked:
         return ()
@@ -60,7 +60,7 @@ def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path,
 
 
 def chosen(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that RUN refers to; print a note if it is in another runs directory.
+    """Return the run that RUN names, and print a note if the run is in another runs directory.
 
     Raises UnreadableError if the run does not exist, and UsageError if RUN is a prefix of several names.
     """
@@ -69,7 +69,7 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run that RUN refers to, by default the newest active one. Other active runs are listed on stderr.
+    """Return the run that RUN names, or the newest active run. Other active runs are listed on stderr.
 
     Raises UnreadableError if the run does not exist.
     """
@@ -83,7 +83,7 @@ def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
-    """Return the run to stop: if RUN is missing or ambiguous, the only active one.
+    """Return the run to stop. If RUN is missing or ambiguous, return the only active run.
 
     Without RUN, the user's own runs are preferred to runs of other users, and a run in another runs directory must be
     confirmed. Raises UsageError if several runs match, or if a confirmation is needed and stdin is not a terminal, and
@@ -145,7 +145,7 @@ def confirm_owner(run_dir: RunDir, *, yes: bool) -> None:
 
 
 def confirm(question: str, refusal: str, hint: str) -> None:
-    """Ask on the terminal, and exit with 1 unless the answer is yes. Raises UsageError if stdin is not a terminal."""
+    """Ask for confirmation on the terminal, and exit with code 1 unless the answer is yes."""
     if not sys.stdin.isatty():
         raise UsageError(refusal, hint=hint)
     if not click.confirm(printable(question), err=True):
@@ -153,14 +153,14 @@ def confirm(question: str, refusal: str, hint: str) -> None:
 
 
 def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
-    """If the run is outside `runs_dir`, say where it is; else return None."""
+    """Return a text that says where the run is, or None if it is in `runs_dir`."""
     if run_dir.root.parent == runs_dir.resolve():
         return None
     return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
 
 
 def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:
-    """If RUN leads to this run through another user's symbolic link, describe the link; else return None."""
+    """Describe another user's symbolic link through which RUN leads to this run. Return None without one."""
     link = _link_of_another(Path(run))
     for place in places:
         link = link or _link_of_another(place / run)
@@ -173,7 +173,7 @@ def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> s
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """Return the first symbolic link in a path that belongs to another user, who could redirect it."""
+    """Return the first symbolic link in a path that another user owns and could change."""
     for each in (path, *path.parents):
         with suppress(OSError):
             found = os.lstat(each)
@@ -183,14 +183,14 @@ def _link_of_another(path: Path) -> Path | None:
 
 
 def _whose(run_dir: RunDir) -> str | None:
-    """If the run belongs to another user, say to whom; else return None."""
+    """Return a text that names the owner of the run, or None if this user owns it."""
     owners = uids_of_file(run_dir.root) | uids_of_file(run_dir.run_json)
     stranger = next((uid for uid in sorted(owners) if not is_own(uid)), None)
     return None if stranger is None else f"{escaped(run_dir.root.name)} belongs to {called(stranger)}"
 
 
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
-    """Return the runs directories to search: `runs_dir`, or other directories if `runs_dir` has no matching run.
+    """Return the runs directories to search: `runs_dir`, or others if `runs_dir` has no matching run.
 
     Raises UsageError if RUN is a prefix of several names.
     """
@@ -224,7 +224,7 @@ def _active(places: tuple[Path, ...], *, unwatched: bool) -> tuple[RunState, ...
 
 
 def _names(states: tuple[RunState, ...], runs_dir: Path) -> str:
-    """Return the runs as values for RUN: names for runs in `runs_dir`, paths for others."""
+    """List runs as values for RUN: runs in `runs_dir` by name, and other runs by path."""
     here, roots = runs_dir.resolve(), (state.run_dir.root for state in states)
     shown = (root.name if root.parent == here else str(as_people_call_it(root)) for root in roots)
     return ", ".join(map(escaped, shown))

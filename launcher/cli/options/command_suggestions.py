@@ -22,7 +22,7 @@ INDENT = " " * 4  # of lines to copy; they are not wrapped
 
 
 def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None:
-    """Return an error with the equivalent command if `tlaunch run` got options of another launcher.
+    """If `tlaunch run` got options of another launcher, return an error with the equivalent command.
 
     Return None if the line has another fault, or just one foreign option and no program. `words` is the whole line.
     """
@@ -73,7 +73,7 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
-    """Return an error with the equivalent command for `tlaunch torchrun ...`; None for other lines."""
+    """Return an error with the equivalent command for a line such as `tlaunch torchrun ...`, or None."""
     found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
     if found is None:
         return None
@@ -85,7 +85,7 @@ def as_other_launcher(words: Sequence[str]) -> UsageError | None:
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
-    """Return the line with `launcher` cleared if mpirun was only guessed from a single option."""
+    """Clear the `launcher` of the line if mpirun was only guessed from a single option."""
     foreign = [each for each in line.typed if each.name not in own]
     says = {each.key for each in foreign if not each.counterpart.instead}
     is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)
@@ -93,7 +93,7 @@ def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
 
 
 def _options_of(command: click.Command) -> Mapping[str, int]:
-    """Return a command's option names, each with its number of values."""
+    """Return the names of a command's options, each with its number of values."""
     return {
         name: 0 if param.is_flag else param.nargs
         for param in command.params
@@ -103,7 +103,7 @@ def _options_of(command: click.Command) -> Mapping[str, int]:
 
 
 def _answer(wrong: str, line: TlaunchLine | None) -> UsageError | None:
-    """Return an error that lists the commands to run."""
+    """Return an error that suggests the commands to run instead."""
     if line is None:
         return None
     does = "this may be equivalent" if line.unknown else "this is equivalent"

@@ -20,7 +20,7 @@ DRY_RUN = "--dry-run"
 
 
 class UnknownCommand(click.UsageError):
-    """Raised for an unknown command of a group. `words` has the command's name and all words after it."""
+    """Raised for an unknown command of a group. `words` are the command's name and all words after it."""
 
     def __init__(self, words: Sequence[str], context: click.Context) -> None:
         super().__init__(f"no command {words[0]}", context)
@@ -62,7 +62,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to call. Unless only help is printed, take the command's defaults from the project file."""
+        """Find the command to call, and set its defaults from the project file unless only help is printed."""
         name, command, rest = super().resolve_command(ctx, args)
         asks_help = rest[:1] in (["-h"], [HELP], [HELP_ALL])
         without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or asks_help
@@ -83,7 +83,7 @@ class LazyGroup(Group):
 
 
 class TakesCommand(click.Command):
-    """A command that ends in `-- COMMAND`.
+    """A click command whose command line ends with `-- COMMAND`.
 
     `--` without COMMAND is an error, because COMMAND may be an empty variable of a script. click would ignore the `--`.
     """

@@ -22,7 +22,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return the run names that start with `begun`, newest first; if there are none, the matching --name values.
+    """Return the names of runs that start with `begun`, newest first, or else matching values of --name.
 
     If the default runs directory is empty, other known runs directories are searched, as commands do.
     """
@@ -59,12 +59,12 @@ def _matching(names: Sequence[str], begun: str) -> list[Any]:
 
 
 def complete_runs_or_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return the matching run names; if there are none, let the shell complete files."""
+    """Return the matching names of runs. If there are none, let the shell complete file names."""
     return complete_runs(context, parameter, begun) or complete_files(context, parameter, begun)
 
 
 def one_of(words: Callable[[], Iterable[str]]) -> Completer:
-    """Return a case-insensitive completer for the words that `words` returns."""
+    """Return a case-insensitive completer for the words that the function `words` returns."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
         return [word for word in words() if word.casefold().startswith(begun.casefold())]

@@ -55,7 +55,7 @@ class LogOptions:
     by_attempt: bool = False  # the run is elastic: a rank's device depends on the attempt
 
     def check(self) -> None:
-        """Raise UsageError for options that cannot be combined, and for a prefix with unknown fields."""
+        """Raise UsageError if options cannot be combined, or if the prefix has unknown fields."""
         if self.follow:
             self._refuse(NOT_FOLLOWED, "cannot be combined with --follow")
         if self.exit_code and not self.follow:
@@ -77,7 +77,7 @@ class LogOptions:
             self._check_prefix(self.prefix)
 
     def _check_source(self) -> None:
-        """Raise UsageError for options that cannot be combined with `--scheduler` or `--env`."""
+        """Raise UsageError if an option cannot be combined with `--scheduler` or `--env`."""
         if self.scheduler:
             why = "cannot be combined with --scheduler, which shows the log of MindSpore's scheduler, not of a rank"
             self._refuse(NOT_WITH_SCHEDULER, why)
@@ -145,7 +145,7 @@ class LogOptions:
         return not (self.selects or arranged or timed or (self.by_attempt and shows_rank(prefix)))
 
     def selector(self) -> Selector:
-        """Return a selector that filters lines. Raises UsageError if a time, level or regular expression is invalid."""
+        """Return a filter for lines. Raises UsageError if a time, level or regular expression is invalid."""
         now_ns = time.time_ns()
         return Selector(
             level=level_named(self.level) if self.level is not None else 0,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[str]:
-    """If options come from the project file, yield a line that lists them, with secrets masked."""
+    """Yield a line that lists the options from the project file, with secrets masked."""
     file: ProjectFile | None = context.meta.get(PROJECT_FILE)
     if file is None:
         return
@@ -40,7 +40,7 @@ def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[s
 
 
 def given_last(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options by parameter name, with the user's options taking precedence over the project file."""
+    """Return a command's options by name. Options of the user override those of the project file."""
     from_file = context.default_map or {}
     if not from_file:
         return dict(options)

@@ -97,7 +97,7 @@ class ProjectFile:
         return {str(options[key].name): self._checked(options[key], *named) for key, named in values.items()}
 
     def _checked(self, option: click.Option, name: str, value: Any) -> Any:
-        """Check a value and return it for `default_map`. Relative paths are resolved against the file's directory."""
+        """Check a value and return it as a default for click. Paths are relative to the file's directory."""
         kinds: tuple[type, ...] = (str, int, float) if option.type is click.STRING else (str,)
         named = ((kinds, called) for of, kinds, called in _KINDS if isinstance(option.type, of))
         kinds, called = ((bool,), "true or false") if option.is_flag else next(named, (kinds, "a string"))
@@ -122,7 +122,7 @@ class ProjectFile:
         return str(self.path.parent / value) if self._is_path(option, value) else value
 
     def _is_path(self, option: click.Option, value: Any) -> bool:
-        """Return True if a value is a path. If the option takes a name or a path, only an existing path counts."""
+        """Return True if the value is a path. For an option that also takes names, the path must exist."""
         if option.name == "config":
             return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path.is_file raises for long names
         if option.name == "resume":
@@ -135,7 +135,7 @@ class ProjectFile:
 
 
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
-    """Read the tables whose names begin with `prefix`. Only `commands` may have tables.
+    """Read the tables of a project file whose names begin with `prefix`. Only `commands` may have tables.
 
     If the file is in a parent directory, `git` is the repository's `.git`. Raises UnreadableError if the file cannot be
     read, and UsageError if it is not TOML, has an unknown table, or if another user owns it or `git`.
@@ -175,7 +175,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
 
 
 def _check_owners(path: str, uids: Iterable[int]) -> None:
-    """Raise UsageError if another user (except root) owns `path`, unless TLAUNCH_SAFE_DIRECTORY lists its directory.
+    """Raise UsageError if another user owns `path`, unless TLAUNCH_SAFE_DIRECTORY lists its directory.
 
     The project file sets options and environment variables, and `.git` decides which project file applies.
     """
@@ -190,7 +190,7 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
 
 
 def give_defaults(context: click.Context, name: str, command: click.Command, place: ProjectPlace) -> None:
-    """Set the defaults of a command from the project file. Raises the errors of `read_project_file` and `defaults`."""
+    """Set the defaults of a command from the project file."""
     if name in TAKES_NONE:
         return
     if PROJECT_FILE not in context.meta:

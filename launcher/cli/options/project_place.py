@@ -19,7 +19,7 @@ ProjectPlace = tuple[str, str, str | None]
 
 
 def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
-    """Return the result of `find_project_file`, cached in `meta`."""
+    """Find the project file as `find_project_file` does, and cache the result in `meta`."""
     if PLACE not in meta:
         meta[PLACE] = find_project_file()
     place: ProjectPlace | None = meta[PLACE]
@@ -27,9 +27,9 @@ def known_place(meta: MutableMapping[str, Any]) -> ProjectPlace | None:
 
 
 def find_project_file() -> ProjectPlace | None:
-    """Return the project file's path, its table prefix, and, for a file in a parent directory, the repository's `.git`.
+    """Find the project file in this directory, or in a parent directory within the Git repository.
 
-    Return None if there is no project file. Parent directories are searched only inside a Git repository, up to its root.
+    Return None if there is no project file. Outside a Git repository, parent directories are not searched.
     """
     try:
         here = os.getcwd()  # noqa: PTH109 - strings are faster than Path

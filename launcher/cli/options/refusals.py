@@ -49,7 +49,7 @@ _UNITS = {
 
 
 def refusal(error: TlaunchError | click.ClickException, words: Sequence[str], group: click.Group) -> TlaunchError:
-    """Convert click's error for the command line `words`. Add a hint if a duration was written as two words."""
+    """Convert click's error to a TlaunchError, with a hint if a duration was written as two words."""
     refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
     refused.hint = _hint_of_duration(refused, words, group) or refused.hint
     return refused

@@ -38,7 +38,7 @@ consumer_option = click.option(
 
 
 def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | None) -> None:
-    """Store the size in the environment, where this process and its child processes read it."""
+    """Store the size limit in the environment, where this process and its child processes read it."""
     if size_bytes is not None:
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(size_bytes)
 
@@ -51,7 +51,7 @@ max_table_size_option = click.option(
 
 
 def keep_max_table_size() -> None:
-    """Normalize TLAUNCH_MAX_TABLE_SIZE if no command line is parsed. Raises click.BadParameter if it is invalid."""
+    """Rewrite TLAUNCH_MAX_TABLE_SIZE, such as 64K, in bytes. Raises click.BadParameter if it is invalid."""
     if text := os.environ.get(TLAUNCH_MAX_TABLE_SIZE):
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(Size(MIN_TABLE_BYTES).convert(text, None, None))
 

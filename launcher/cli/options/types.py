@@ -25,14 +25,14 @@ class BadValue(click.BadParameter):
 
 
 class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """A number within inclusive bounds. Unlike with click's ranges, `--help` does not show the bounds."""
+    """A number within inclusive bounds, which `--help` does not show."""
 
     def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - click's names
         self._min = min
         self._max = max
 
     def within_bounds(self, number: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return `number`; raise BadValue if it is outside the bounds."""
+        """Return `number`, or raise BadValue if it is outside the bounds."""
         shown = number if isinstance(number, int) else f"{number:.10g}"
         if self._min is not None and number < self._min:
             raise BadValue(f"{shown} is less than {self._min:.10g}", param, ctx)
@@ -68,7 +68,7 @@ class FloatRange(_Bounded):
 
 
 class Seconds(_Bounded):
-    """A duration within bounds, such as 90, 90s, 1.5h or 1h30m; converted to seconds."""
+    """A duration in seconds within bounds, written as 90, 90s, 1.5h or 1h30m."""
 
     name = "seconds"
 
@@ -93,7 +93,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 class Size(_Bounded):
-    """A number of bytes: 65536, 64K, 1.5M, 1 GiB. Units are powers of 1024."""
+    """A size in bytes, written as 65536, 64K, 1.5M or 1 GiB. Units are powers of 1024."""
 
     name = "size"
 
@@ -113,14 +113,14 @@ class Size(_Bounded):
 
 
 class PathType(click.Path):
-    """A path whose leading `~` is the home directory."""
+    """A path in which a leading `~` stands for the home directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return super().convert(at_home(value) if isinstance(value, str) else value, param, ctx)
 
 
 class _NameOrPath(click.types.StringParamType):
-    """A name or a path; a leading `~` is the home directory."""
+    """A name or a path, in which a leading `~` stands for the home directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return at_home(super().convert(value, param, ctx))

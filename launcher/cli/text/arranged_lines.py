@@ -21,7 +21,7 @@ COLLAPSED_BYTES = 64 << 10
 
 
 class ArrangedFeed:
-    """A `Feed` (launcher/cli/text/log_stream.py) of selected lines, optionally merged by time or collapsed."""
+    """A `Feed` of selected log lines, which can be merged by time or collapsed."""
 
     def __init__(
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
@@ -62,7 +62,7 @@ class ArrangedFeed:
         return {global_rank: begun for global_rank, log in self._logs.of_rank.items() if (begun := log.partial)}
 
     def begin_with_last(self, count: int) -> None:
-        """Start with only the last `count` selected lines of each rank; skip earlier lines. Call this first."""
+        """Start with only the last `count` selected lines of each rank, and skip all earlier lines."""
         last = {rank: self._selection.last(log.present(), count) for rank, log in self._logs.of_rank.items()}
         if self._stage is None:
             self._put(chain.from_iterable(last.values()))
@@ -99,14 +99,14 @@ class ArrangedFeed:
 
 
 class Selection:
-    """A filter for the lines of several ranks. The lines of each rank stay in order."""
+    """A filter for the log lines of several ranks, which keeps the lines of each rank in order."""
 
     def __init__(self, selector: Selector | None, shape: Format) -> None:
-        """Create a filter; without a `selector`, all lines are shown."""
+        """Create a filter. Without a `selector`, all lines are shown."""
         self._selector, self._format = selector, shape
 
     def of(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Yield the lines to show. Raises the errors of `Selector.accepts`."""
+        """Yield the lines to show. Raises UsageError if a regular expression takes too long."""
         searches = self._selector is not None and self._selector.searches
         for line in lines:
             if self._selector is not None and not self._selector.accepts(line):
@@ -119,5 +119,5 @@ class Selection:
                 yield kept
 
     def last(self, lines: Iterable[Line], count: int) -> Iterator[Line]:
-        """Yield the last `count` of the lines to show. Keeps at most `count` lines in memory."""
+        """Yield the last `count` lines to show. At most `count` lines are kept in memory."""
         yield from deque(self.of(lines), maxlen=count)

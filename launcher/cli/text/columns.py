@@ -49,7 +49,7 @@ def fitted(
     right: frozenset[str] = frozenset(),
     paint: Painters = MappingProxyType({}),
 ) -> list[str]:
-    """Like `aligned`, but shrink the table to fit within `width` characters if possible.
+    """Return the lines of a table that is shrunk, if possible, to fit within `width` characters.
 
     `giving_way` lists the columns to shrink, in this order, with their minimum widths; 0 drops the column. Other
     columns keep their width.
@@ -80,7 +80,7 @@ def fitted(
 
 
 def cut_off(text: str, columns: int) -> str:
-    """Return `text` without colours. If it is wider than `columns` on a terminal, shorten it with "…"."""
+    """Remove colours from `text`. If it is wider than `columns` on a terminal, shorten it with "…"."""
     return text if columns_of(text) <= columns else f"{cut_to(text, columns - 1)}…"
 
 
@@ -91,7 +91,7 @@ def padded(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format a duration with at most two units; "-" for None.
+    """Format a duration with at most two units, or return "-" for None.
 
     >>> [duration(s) for s in (0.25, 75, 7300, 200000)]
     ['0.2 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
@@ -118,7 +118,7 @@ def duration_in_seconds(seconds: float) -> str:
 
 
 def size(count_bytes: int | None) -> str:
-    """Format a number of bytes in binary units; "-" for None.
+    """Format a number of bytes in binary units, or return "-" for None.
 
     >>> size(900), size(70 << 20)
     ('900 B', '70.0 MiB')
@@ -133,7 +133,7 @@ def size(count_bytes: int | None) -> str:
 
 
 def number(value: float | None, form: str) -> str:
-    """Format a number with the format spec `form`, or in scientific notation if that is too long; "-" for None.
+    """Format a number with the format spec `form`, or in scientific notation if the result is too long.
 
     >>> number(1e30, ",.0f")
     '1.00e+30'
@@ -142,7 +142,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def step_time(step_s: float | None, shares: Mapping[str, float]) -> str:
-    """Format a step's time and its shares, such as compute and communication; "-" for an unknown time.
+    """Format the time of a step and its shares, such as compute and communication.
 
     >>> step_time(0.774, {"compute": 0.8, "communication": 0.2, "bubble": 0})
     '0.774 s: compute 80%, communication 20%'
@@ -166,7 +166,7 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def awaited(who: str, limit_s: float | None) -> str:
-    """Return a message that tlaunch waits for `who`, with the time limit if it is known."""
+    """Return a message that tlaunch is waiting for `who`, with the time limit if there is one."""
     limit = "" if limit_s is None else f"; at most {limit_s:g} s in total (--join-timeout)"
     return f"waiting for {who}{limit}"
 
@@ -195,7 +195,7 @@ def _widths(text: str) -> Iterator[int]:
 
 
 def cut_to(text: str, columns: int) -> str:
-    """Return the longest beginning of a text (without colours) that fits into `columns`."""
+    """Return the longest prefix of a text without colours that fits into `columns`."""
     if text.isascii():
         return text[: max(0, columns)]
     ends = accumulate(_widths(text))
@@ -203,7 +203,7 @@ def cut_to(text: str, columns: int) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int, *, plain: bool = False) -> str:
-    """Return a sparkline of at most `width` characters; a space stands for a missing value.
+    """Return a sparkline of at most `width` characters. A space stands for a missing value.
 
     If there are more values than characters, each character shows the mean of several values.
 

@@ -46,10 +46,10 @@ END_PATIENCE_S = 2.0  # the longest wait for stdout's reader after a run was sto
 
 
 class Console:
-    """An observer that prints a run's output. If the reader of stdout or stderr exits, the run continues."""
+    """An observer that prints a run's output. The run continues if the reader of stdout or stderr exits."""
 
     def __init__(self, spec: RunSpec, server_index: int | None = None, *, quiet: bool = False) -> None:
-        """Create the console for a run, or for the ranks of one server. `quiet` shows only errors and the verdict."""
+        """Create the console for a run or for one server's ranks. `quiet` shows only errors and the verdict."""
         self._quiet = quiet
         ranks = tuple(rank.global_rank for rank in spec.ranks if server_index in {None, rank.server_index})
         elastic = spec.supervision.elastic
@@ -123,16 +123,16 @@ class Console:
 
     @property
     def _shows_foot(self) -> bool:
-        """Whether the status line can be shown; False while stdout has a partial line."""
+        """Whether the status line can be shown, which is impossible while stdout has a partial line."""
         return not self._stdout.pending and self._spec.console != "none"
 
     @staticmethod
     def _shown_of(spec: RunSpec, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the ranks whose lines --console shows. For `rank0`, a server without rank 0 shows its lowest rank."""
+        """Return the ranks whose lines are shown. With `--console rank0`, each server shows its lowest rank."""
         return {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
 
     def _show_own_ranks(self, event: AttemptStarted | DevicesChanged | Joined) -> None:
-        """In an elastic run, switch to the ranks that this server has in a new attempt."""
+        """In a new attempt of an elastic run, show the ranks that now run on this server."""
         if not isinstance(event, AttemptStarted) or event.allotment is None or self._own_devices is None:
             return
         ranks = tuple(rank for rank, device in enumerate(event.allotment.devices) if device in self._own_devices)
@@ -145,7 +145,7 @@ class Console:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
 
     def _next_text(self, *, ended: bool) -> bytes | None:
-        """Return new text. The rest of earlier attempts comes first."""
+        """Return new text to show. The rest of earlier attempts is returned first."""
         while self._former:
             if (text := self._former[0].next_text(ended=True)) is not None:
                 return text
@@ -153,7 +153,7 @@ class Console:
         return self._feed.next_text(ended=ended)
 
     def finish(self, closing_lines: Callable[[], Iterable[str]]) -> None:
-        """After the run has ended, show the rest of the logs (Ctrl-C skips this), then the closing lines."""
+        """After the run has ended, show the rest of the logs and then the closing lines. Ctrl-C skips the logs."""
         with suppress(KeyboardInterrupt):
             self._show_rest()
         closing = closing_lines()
@@ -190,13 +190,13 @@ class Console:
         self.say(f"{who}: stopping all ranks within {self._spec.supervision.grace_s:g} s{again}")
 
     def _say_killing(self) -> None:
-        """Report once that ranks are killed, although both the signal and the agent's event call this."""
+        """Report, only once, that all ranks are being killed."""
         if not self._at_once:
             self._at_once = True
             self.say("killing all ranks")
 
     def _show_lines(self, until_s: float, *, ended: bool = False) -> bool:
-        """Show new lines until `until_s`, as fast as stdout accepts them; return True if some may be left."""
+        """Show new lines until `until_s`, or until none are left. Return True if some may be left."""
         try:
             while not self._stdout.forgotten:
                 if not self._stdout.push(until_s) or time.monotonic() >= until_s:
@@ -211,7 +211,7 @@ class Console:
         return False
 
     def _show_rest(self) -> None:
-        """Show the remaining lines. If the run was stopped or failed, give up after `END_PATIENCE_S`."""
+        """Show the remaining lines, for at most END_PATIENCE_S seconds if the run was stopped or failed."""
         if self._stdout.forgotten:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):
@@ -225,7 +225,7 @@ class Console:
             self._forget_stdout(TimeoutError(errno.ETIMEDOUT, f"its reader took more than {END_PATIENCE_S:g} s"))
 
     def _forget_stdout(self, error: OSError) -> None:
-        """Stop writing to stdout; warn unless its reader has closed it (`| head`)."""
+        """Stop writing to stdout, and print a warning unless the reader of stdout has exited."""
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
             self.say(f"warning: stopped writing to stdout: {error.strerror}; see the logs in {self.shown_dir}")

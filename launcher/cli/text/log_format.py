@@ -43,7 +43,7 @@ class Format:
         self, options: LineOptions, stream: TextIO, places: Collection[RankPlace], global_ranks: Collection[int], *,
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """Create a formatter. If devices of ranks change between attempts, `places_of` returns them for an attempt."""
+        """Create a formatter. `places_of` returns the devices of an attempt if they change between attempts."""
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
@@ -63,18 +63,18 @@ class Format:
         return self._for_people and not self.as_json
 
     def prefix(self, global_rank: int) -> str:
-        """Return the prefix that all lines of this rank have; "" if it differs from line to line."""
+        """Return the prefix of this rank's lines, or "" if the prefix differs between lines."""
         return self._prefixes.of_rank(global_rank)
 
     def of_long(self, line: Line) -> Line | None:
-        """Return the line to show, or None. On a terminal, only the beginning of a very long line is shown."""
+        """Shorten a very long line that goes to a terminal. Return None for the rest of a shortened line."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown]) -> bytes:
         return self.encoded("".join(map(self._as_text, lines)))
 
     def block(self, global_rank: int, block: bytes) -> bytes:
-        """Format unparsed text of one rank, without times: complete lines, or a piece that the next block continues."""
+        """Format complete lines of one rank, or a piece of a line that the next block continues."""
         if block.endswith(OVERWRITES):  # the next text overwrites this line
             if self._beginnings is not None:
                 self._beginnings.forget(global_rank)
@@ -92,7 +92,7 @@ class Format:
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
     def end(self) -> bytes:
-        """Return a newline if the last line is partial, else nothing."""
+        """Return a newline if the last line is partial, or else nothing."""
         return self.encoded(self._end())
 
     def _complete_lines(self, global_rank: int, block: bytes) -> bytes:
@@ -116,7 +116,7 @@ class Format:
         return self.encoded(json.dumps({"global_ranks": list(error.ranks), **fields}) + "\n")
 
     def safe(self, text: str) -> str:
-        """Return printable text with colours added or removed, and shortened if it goes to a terminal."""
+        """Add colours to a text or remove them, as the stream requires, and shorten the text for a terminal."""
         text = text if self._keeps else without_colours(text)
         text = shortened(text) if self._for_people else text
         return text if self._style is None else self._style(text)
@@ -140,7 +140,7 @@ class Format:
         return without_mark(shown(line), line.global_rank) if self._prefixes.names_rank else shown(line)
 
     def _continues(self, raw: bytes, *, ends: bool) -> bool:
-        """Return True if the rank's next text continues this line. Each state of a progress bar counts as a line."""
+        """Return True if the next text of the rank continues this line."""
         return not (ends or self._for_people or OVERWRITES in raw)
 
     def _end(self) -> str:
@@ -166,14 +166,14 @@ KEPT_CHARS = 900  # with a prefix and MARK still shorter than MAX_LINE_CHARS
 
 
 class Beginnings:
-    """A filter that keeps only the beginning of each long line, for several ranks."""
+    """A filter that shortens long log lines of several ranks to their beginnings."""
 
     def __init__(self) -> None:
         self._goes_on_at: dict[int, int] = {}  # by global rank: offset of the next piece of a cut line
         self._goes_on: set[int] = set()  # ranks whose last block ended within a cut line
 
     def of_line(self, line: Line) -> Line | None:
-        """Return a line unchanged. Of a long line in pieces, return the beginning for the first piece, then None."""
+        """Return the line, or only the beginning of a long line. Return None for the rest of a long line."""
         goes_on = self._goes_on_at.pop(line.global_rank, None) == line.offset
         if not _is_cut(line.raw, goes_on=goes_on, ends=line.ends):
             return line
@@ -185,7 +185,7 @@ class Beginnings:
         self._goes_on.discard(global_rank)
 
     def of_block(self, global_rank: int, block: bytes) -> bytes:
-        """Return the part to show of a block, which is several lines or a piece of a line. May be empty."""
+        """Return the part of a block to show. A block is several lines or a piece of a line."""
         goes_on = global_rank in self._goes_on
         self._goes_on.discard(global_rank)
         if goes_on:
@@ -199,7 +199,7 @@ class Beginnings:
 
 
 def _is_cut(raw: bytes, *, goes_on: bool, ends: bool) -> bool:
-    """Return True if a piece belongs to a line that is shortened. A line that comes in one piece is not shortened."""
+    """Return True if this piece belongs to a line that must be shortened."""
     return OVERWRITES not in raw and (goes_on or (not ends and len(raw) > MAX_LINE_CHARS))
 
 
@@ -220,13 +220,13 @@ _RESET = "\x1b[0m"
 
 
 class LineStyle:
-    """Colours log lines: matches of the given expressions, and the level of warnings and errors."""
+    """Colours log lines: matches of regular expressions, and the levels of warnings and errors."""
 
     def __init__(self, matchers: Sequence[Matcher] = ()) -> None:
         self._matchers = matchers
 
     def __call__(self, text: str) -> str:
-        """Return a printable line with colours added. Raises UsageError if a regular expression takes too long."""
+        """Add colours to a printable line. Raises UsageError if a regular expression takes too long."""
         plain = without_colours(text) if "\x1b" in text else text
         marks = list(_joined(span for matcher in self._matchers for span in matcher.spans(plain)))
         beginning = plain[:LEVEL_CHARS]
@@ -253,7 +253,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> Iterator[Span]:
 
 
 def painted(text: str, spans: Sequence[Span]) -> str:
-    """Return `text` with each span painted in its colours.
+    """Return `text` with the colours of each span added.
 
     Spans must be ascending and disjoint. Their positions do not count escape sequences in `text`. Within a span, the
     colours that `text` already has are suspended.

@@ -19,7 +19,7 @@ class Prefixes:
         self, template: str, screen: Screen, places: Collection[RankPlace],
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """Create the prefixes. If devices of ranks change between attempts, `places_of` returns them for an attempt."""
+        """Create the prefixes. `places_of` returns the devices of an attempt if they change between attempts."""
         self._template, self._screen = template, screen
         self.names_rank = any(name == "global_rank" for name, _ in prefix_fields(template))
         self._fields = _prefix_fields(places)
@@ -32,11 +32,11 @@ class Prefixes:
             }
 
     def of_rank(self, global_rank: int) -> str:
-        """Return the prefix that all lines of this rank have; "" if it differs from line to line."""
+        """Return the prefix of this rank's lines, or "" if the prefix differs between lines."""
         return self._of_ranks.get(global_rank, "") if self._of_ranks else ""
 
     def of_line(self, line: Line) -> str:
-        """Return the prefix of a line; "" if the rank's device is unknown."""
+        """Return the prefix of a line, or "" if the device of the rank is unknown."""
         if self._of_ranks is not None:
             return self._of_ranks.get(line.global_rank, "")
         fields = self._fields_in(line.attempt).get(line.global_rank)

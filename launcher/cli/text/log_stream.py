@@ -43,7 +43,7 @@ def truncated(log: Path, truncation: Truncation) -> str:
 
 
 class Feed(Protocol):
-    """A source of log text from several ranks. Memory use is bounded even if the reader is slow. Must be closed."""
+    """A source of log text from several ranks, which must be closed. Its memory use is bounded."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
         """Return some new lines, or None if there are none yet. Does not block.
@@ -52,19 +52,19 @@ class Feed(Protocol):
         """
 
     def partial(self) -> Mapping[int, PartialLine]:
-        """Return the current partial lines (text without a newline yet), keyed by global rank."""
+        """Return the current partial lines, which have no newline yet, keyed by global rank."""
 
     def rank_ended(self, global_rank: int) -> None:
-        """Note that this rank has ended, so that other ranks' lines no longer wait for its lines."""
+        """Record that this rank has ended, so that lines of other ranks no longer wait for it."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Skip unread text, except the last `keep_bytes` bytes summed over all logs.
+        """Skip unread text, except the last `keep_bytes` bytes of all logs together.
 
         For each log of which text was skipped, yield the global rank and the number of skipped bytes.
         """
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there may be new lines, at most for `seconds`."""
+        """Sleep until there may be new lines, for at most `seconds`."""
 
     def close(self) -> None: ...
 
@@ -87,7 +87,7 @@ class PlainFeed:
         return before + self._format.block(*found)
 
     def rank_ended(self, global_rank: int) -> None:
-        """Do nothing; lines do not wait for other ranks."""
+        """Do nothing, because lines do not wait for other ranks."""
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
         for skipped in self._follower.skip_to_last(keep_bytes):
@@ -104,7 +104,7 @@ def feed_of(
     spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object],
     part: tuple[RunDir, int] | None = None,
 ) -> Feed:  # fmt: skip
-    """Open a feed of these ranks' logs; close it at the end.
+    """Open a feed of the logs of these ranks. The caller must close the feed.
 
     `on_truncation` is called with the global rank. `part` is a server's directory and the only attempt to show, because
     in other attempts other servers may write these logs.
@@ -159,12 +159,12 @@ class Writer:
             raise UnreadableError(f"stdout cannot be written: {error.strerror}") from error
 
     def check_reader(self) -> None:
-        """Raise BrokenPipeError if stdout's reader has closed it."""
+        """Raise BrokenPipeError if the reader of stdout has closed the pipe."""
         if self._left.poll(0):
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown]) -> None:
-        """Write lines in batches. If `lines` raises an exception, write the current batch first.
+        """Write lines in batches. If the iteration raises an exception, write the current batch first.
 
         If Ctrl-C interrupts a write to a stuck reader, the output may end in the middle of a line.
         """
@@ -181,12 +181,12 @@ class Writer:
         self.put(self._format.end())
 
     def flush_late(self) -> None:
-        """Write the current batch if the last write was a while ago, because finding the next line may take long."""
+        """Write the current batch if it has waited for some time, because finding the next line may take long."""
         if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
             self._flush()
 
     def write_blocks(self, global_rank: int, blocks: Iterable[bytes]) -> None:
-        """Write unparsed lines of one rank, without times in their prefix."""
+        """Write lines of one rank without parsing them. Their prefix must not contain the time."""
         for block in blocks:
             self.put(self._format.block(global_rank, block))
         self.put(self._format.end())

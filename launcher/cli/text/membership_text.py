@@ -16,7 +16,7 @@ SHOWN = 4  # names of devices
 
 
 def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunSpec) -> Iterator[str]:
-    """Yield lines about a new attempt, or about devices that leave or return. Safe to show."""
+    """Yield lines about a new attempt, or about devices that leave or return."""
     servers = spec.cluster.servers
     match event:
         case AttemptStarted(number=number, allotment=None) if number:
@@ -34,7 +34,7 @@ def membership_lines(event: AttemptStarted | DevicesChanged | Joined, spec: RunS
 
 
 def attempt_text(number: int, allotment: DeviceAssignment, servers: Sequence[Server]) -> str:
-    """Describe the layout of an attempt, its unused devices and its spare devices. Safe to show."""
+    """Describe the layout of an attempt, its unused devices and its spare devices."""
     layout, used = allotment.layout, set(allotment.devices)
     text = f"attempt {number}: {layout} micro_batches={layout.micro_batches} on {counted(len(used), 'device')}"
     ranks = sorted(device.global_rank for server in servers for device in server.devices)
@@ -43,7 +43,7 @@ def attempt_text(number: int, allotment: DeviceAssignment, servers: Sequence[Ser
 
 
 def change_text(change: Change) -> str:
-    """Describe how an attempt differs from the previous attempt, how that ended, and what the restart cost."""
+    """Describe the layout of an attempt, how its devices changed, and what the restart cost."""
     parts = (("fewer", change.left_out), ("more", change.taken_back))
     changed = "".join(f", {len(devices)} {word}" for word, devices in parts if devices) or ", unchanged"
     text = f"{change.layout} on {counted(change.devices, 'device')}{changed} (previous attempt: {change.cause.value})"

@@ -35,7 +35,7 @@ BY_IMPORTANCE = ("step", "refused", "silence", "silent", "lag", "elapsed", "loss
 
 
 class ProgressText:
-    """The progress of a run: step, loss and speed of the lowest rank that reports them, plus slow and silent ranks."""
+    """Describes the progress of a run: step, loss and speed of one rank, and any slow or silent ranks."""
 
     def __init__(self, run_dir: RunDir, pattern: Matcher | None = None, *, on_terminal: bool) -> None:
         self._run_dir, self._on_terminal = run_dir, on_terminal
@@ -60,7 +60,7 @@ class ProgressText:
         self._sign_s: float | None = None  # when output of any rank was last seen; None without files
 
     def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
-        """Update the figures if it is time. `starts` has each rank's start; `ended` ranks never count as silent."""
+        """Read the figures, unless the last read was too recent. Ranks in `ended` never count as silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -74,7 +74,7 @@ class ProgressText:
         self._next_s = now_s + (LOOK_EVERY_S if often else TOLD_EVERY_PLAIN_S)
 
     def text(self, starts: Mapping[int, RankStart]) -> str:
-        """Return the progress, such as "step 120 of 400, loss 3.2140, 12,345 tokens/s, 48 s left"; "" if unknown."""
+        """Return the progress, such as "step 120 of 400, loss 3.2140, 48 s left", or "" if it is unknown."""
         self.look(starts)
         return ", ".join(self.parts().values())
 
@@ -104,7 +104,7 @@ class ProgressText:
         return {name: text for name, text in parts.items() if text}
 
     def without_steps(self, lines: bytes, starts: Mapping[int, RankStart]) -> bytes:
-        """Return rank 0's lines. Omit step lines if the rank's heartbeat reports its step and the last step."""
+        """Remove rank 0's step lines from its output if heartbeats already report its steps."""
         if not STEP_LINE.search(lines):
             return lines
         if not self._knows_steps:  # the heartbeat of a step is written before its line
@@ -139,7 +139,7 @@ class ProgressText:
             self._last = figures
 
     def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
-        """Read the figures of all ranks: choose the rank to show, and find slow and silent ranks."""
+        """Read the figures of all ranks, choose the rank to show, and find slow and silent ranks."""
         looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
         if self._lead not in looks:
             self._lead = next((rank for rank, each in looks.items() if each.known), None)
@@ -163,7 +163,7 @@ class ProgressText:
         self._lag = f"slowest rank {self._lagging[0]} at {self._lagging[1]}" if stays and self._lagging else ""
 
     def _lagging_of(self, looks: Mapping[int, RankFigures]) -> tuple[int, str] | None:
-        """Return the slowest rank and its step, if it lags by more than the delay between two reads can explain.
+        """Return the slowest rank and its step. Return None if the delay between two reads explains its lag.
 
         Ranks that print figures much less often than others, such as once per epoch, are not compared.
         """
@@ -183,7 +183,7 @@ class ProgressText:
         return (lowest, f"{self._unit} {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
 
     def _pace(self) -> float | None:
-        """Return the steps per second since the first step seen; None if too little is known.
+        """Return the steps per second since the first step seen, or None if the rate is unknown.
 
         If steps restart with each epoch, only the current epoch counts.
         """
@@ -200,7 +200,7 @@ class ProgressText:
         return "" if pace is None else f"{number(pace, ',.0f' if pace >= 100 else '.3g')} {self._unit}s/s"
 
     def _left_s(self) -> float | None:
-        """Estimate the seconds until the last step; None if unknown, or if steps are only counted per epoch."""
+        """Estimate the seconds until the last step. Return None if they cannot be estimated."""
         step, last, pace = self._figures.step, self._figures.last_step, self._pace()
         is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples or self._figures.is_bare
         if step is None or last is None or step >= last or is_of_epoch or pace is None:
@@ -224,7 +224,7 @@ def about_silence(silent_s: Mapping[int, float], running: int, argument: str) ->
 
 
 def fitting(who: str, elapsed: str, parts: Mapping[str, str], width: int) -> str:
-    """Return a text such as "4 ranks for 12 s: step 3, loss 2.5". Less important parts are omitted to fit `width`."""
+    """Return a text such as "4 ranks for 12 s: step 3, loss 2.5", shortened to fit `width`."""
     whole = {"count": who, "elapsed": elapsed, **parts}
     kept: dict[str, str] = {}
     for name in BY_IMPORTANCE:

@@ -53,7 +53,7 @@ class Column(Generic[T]):
 
 
 def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
-    """Return the rows in groups that have the same key, smallest groups first."""
+    """Group rows by key, and return the groups with the smallest group first."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
         groups.setdefault(group_key(row), []).append(row)
@@ -61,7 +61,7 @@ def grouped(rows: Iterable[T], group_key: Callable[[T], Hashable]) -> list[tuple
 
 
 def step_groups(steps: Mapping[int, int | None]) -> dict[int, int]:
-    """Return the highest step in the group of each global rank. Ranks whose steps differ by at most one form a group.
+    """Group ranks whose steps differ by at most one, and return the highest step in each rank's group.
 
     >>> step_groups({0: 120, 1: 119, 2: 80, 3: None})
     {0: 120, 1: 120, 2: 80}
@@ -93,12 +93,12 @@ def group_key(
 
 
 def age_s(time_ns: int | None, looked_ns: int) -> float | None:
-    """Return the age of `time_ns` at `looked_ns` in seconds; None without a time. It is never negative."""
+    """Return the seconds from `time_ns` to `looked_ns`, but at least 0. Return None if `time_ns` is None."""
     return None if time_ns is None else max(0.0, (looked_ns - time_ns) / 1e9)
 
 
 def in_order(groups: Sequence[tuple[T, ...]], column: Column[T], *, reverse: bool = False) -> list[tuple[T, ...]]:
-    """Sort groups by their smallest value in a column (in reverse, by the largest). Unknown values come last."""
+    """Sort groups by their smallest value in a column, or by their largest value if `reverse` is true."""
     keyed: list[tuple[Any, tuple[T, ...]]] = []
     for group in groups:
         values = [value for row in group if (value := column.value(row)) is not None and value == value]  # noqa: PLR0124 - NaN

@@ -33,7 +33,7 @@ HELP = (
 
 @dataclass
 class RankView:
-    """The current view of the table. While `grouped` is None, ranks are grouped if they do not fit on the screen."""
+    """The view of an interactive table. If `grouped` is None, ranks that do not fit on the screen are grouped."""
 
     sorted_by: int | None = None  # column; None: by rank, smallest groups first
     reverse: bool = False
@@ -72,7 +72,7 @@ class RankView:
         right: frozenset[str],
         paint: Painters,
     ) -> Iterator[str]:
-        """Yield the header and at most `most_rows` rows; all rows if `most_rows` is None."""
+        """Yield the header and at most `most_rows` rows, or all rows if `most_rows` is None."""
         wants = self.grouped if self.grouped is not None else most_rows is not None and len(rows) > most_rows
         groups = grouped(rows, alike) if wants else [(row,) for row in rows]
         if self.sorted_by is not None:
@@ -88,7 +88,7 @@ class RankView:
         yield from fitted(header, table, width, giving_way=giving_way, right=right, paint=paint)
 
     def foot(self, columns: Sequence[Column[T]], width: int) -> str:
-        """Return a line that says which rows are visible and lists the main keys, cut to `width`."""
+        """Return a line, at most `width` columns wide, that says which rows are visible and lists the main keys."""
         order = "" if self.sorted_by is None else f": {columns[self.sorted_by].name}{', reversed' * self.reverse}"
         last = min(self.total, self.first + self.page)
         what = "groups" if self.is_grouped else "rows"
@@ -114,7 +114,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|.", re.DOTALL)
 
 @contextmanager
 def keys_of_terminal() -> Iterator[int | None]:
-    """Switch the terminal on stdin to unbuffered input and yield its descriptor; yield None if there is no terminal."""
+    """Switch the terminal to unbuffered input and yield its descriptor. Yield None if stdin is no terminal."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return
@@ -128,7 +128,7 @@ def keys_of_terminal() -> Iterator[int | None]:
 
 
 def pressed(descriptor: int | None, wait_s: float) -> list[str]:
-    """Wait up to `wait_s` seconds for input and return the pressed keys; `QUIT` if the terminal is gone."""
+    """Wait up to `wait_s` seconds for input and return the pressed keys, or `QUIT` if the terminal is gone."""
     if descriptor is None:
         time.sleep(wait_s)
         return []

@@ -50,12 +50,12 @@ ENDING_SHOWN_AFTER_S = 1.0  # most processes end within this time
 
 
 class PartialLines:
-    """Draws partial lines of ranks, such as progress bars, in one row of a terminal. `close` clears the row."""
+    """Draws partial lines of ranks, such as progress bars, in one row of a terminal."""
 
     def __init__(
         self, shape: Format, stream: TextIO, *, hidden: bool = False, before: Callable[[], object] = lambda: None
     ) -> None:
-        """Create the row. Before drawing, `before` is called to clear other text in the row."""
+        """Create the row. `before` is called before each drawing, to clear other text in the row."""
         row = StatusLine(stream)
         self._row = row if shape.redraws and row.on_terminal and not hidden else None
         self._format, self._before = shape, before
@@ -69,7 +69,7 @@ class PartialLines:
         return self._row is not None
 
     def show(self, begun: Mapping[int, PartialLine]) -> bool:
-        """Draw the partial lines, given by global rank; return whether anything is visible."""
+        """Draw the partial lines, keyed by global rank, and return whether any line is visible."""
         if self._row is None:
             return False
         now_s = time.monotonic()
@@ -85,7 +85,7 @@ class PartialLines:
         return self._row.visible
 
     def erase(self) -> str:
-        """Erase the row, so that other text can be written to the terminal; see `StatusLine.erase`."""
+        """Erase the row as `StatusLine.erase` does, so that other text can be written."""
         return "" if self._row is None else self._row.erase()
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class PartialLines:
 
 
 class RunStatusLine:
-    """The status line of a run. A terminal shows it redrawn in place; other streams get a new line per change."""
+    """The status line of a run, which is redrawn in place on a terminal. Elsewhere, changes are printed."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress
@@ -139,7 +139,7 @@ class RunStatusLine:
         return self._partial.wanted and self._progress.current.ending.stopping is None
 
     def without_steps(self, text: bytes) -> bytes:
-        """Return rank 0's lines. Omit step lines if the status line shows the step."""
+        """Return lines of rank 0, without step lines if the status line shows the step."""
         if self._measured is None or not self._replaces_steps:
             return text
         return self._measured.without_steps(text, self._progress.current.starts)
@@ -169,11 +169,11 @@ class RunStatusLine:
                     self._measured.forget()
 
     def _do(self, what: str, already_s: float = 0.0) -> None:
-        """Set the text for the current phase of the start, which has already taken `already_s` seconds."""
+        """Set the text for the current phase of the start, which began `already_s` seconds ago."""
         self._doing, self._phase_s = what, time.monotonic() - already_s
 
     def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
-        """Draw the partial lines in `begun`, or else the state of the run. Draw no state once ranks are `killed`."""
+        """Draw the partial lines or, if there are none, the state of the run unless its ranks were `killed`."""
         attempt = self._progress.current
         all_run = len(attempt.starts) == self._progress.rank_count and attempt.running
         if self._measured is not None and self._status.on_terminal and all_run and attempt.ending.stopping is None:
@@ -202,12 +202,12 @@ class RunStatusLine:
             self._printed, self._print_after_s = text, time.monotonic() + PRINTED_EVERY_S
 
     def report_start(self) -> None:
-        """Print that all ranks have started. On a terminal, print nothing, because the status line shows it."""
+        """Report that all ranks have started, unless the status line already shows it on a terminal."""
         if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
             self._print(self._started_text())
 
     def hint(self) -> tuple[str, ...]:
-        """Return lines about ranks that have been silent for unusually long, but only once per run."""
+        """Return lines about ranks that have been silent for unusually long. Later calls return nothing."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()
@@ -215,7 +215,7 @@ class RunStatusLine:
         return about_silence(silent_s, self._progress.current.running, as_argument(self._run_dir))
 
     def erase(self) -> str:
-        """Erase the row; see `StatusLine.erase`."""
+        """Erase the row as `StatusLine.erase` does."""
         return max(self._partial.erase(), self._status.erase())
 
     def _text(self) -> str:
@@ -229,7 +229,7 @@ class RunStatusLine:
         return self._running_text() if attempt.running else ""
 
     def _beginning_text(self) -> str:
-        """Describe the phase of the start, until all ranks run: "importing torch ... 3 s"."""
+        """Describe the current phase of the start, such as "importing torch ... 3 s"."""
         attempt, seconds = self._progress.current, time.monotonic() - self._phase_s
         what = self._doing
         if attempt.starts:

@@ -70,7 +70,7 @@ def _details(state: RunState, *, restarts: bool) -> str:
 
 
 def culprit(state: RunState) -> str:
-    """Describe the rank that failed first, on one line; "" if no rank failed or there is no verdict."""
+    """Describe the rank that failed first, on one line. Return "" if no rank failed."""
     if state.verdict is not None:
         return headline(state.verdict)
     failed = state.progress.current.first_failure
@@ -94,14 +94,14 @@ def continued_from(continued: ResumedFrom) -> str:
 
 
 def running_ranks(state: RunState) -> int:
-    """Return the number of running ranks, as reported by the agent, or as observed if an engine started the ranks."""
+    """Return the number of running ranks, from the agent's reports or, without agents, from the processes."""
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
     return 0 if state.state.over else state.progress.current.running
 
 
 def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
-    """Return a line that says which ranks' figures are parsed from logs, or why logs are not parsed."""
+    """Return a line that says which ranks' figures come from logs, or why logs are not parsed."""
     refused = next((each.refused for each in figures.values() if each.refused is not None), None)
     if refused is not None:
         return [f"figures are not read from logs: {one_line(refused)}"]
@@ -111,7 +111,7 @@ def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
 
 
 def scheduler_text(state: RunState) -> str:
-    """Describe the state of MindSpore's scheduler: "running, process 4711"; "" if the run is not known to have one."""
+    """Describe the state of MindSpore's scheduler, such as "running, process 4711", or return ""."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return "not supervised" if state.run_dir.scheduler_log.exists() else ""
@@ -123,7 +123,7 @@ def scheduler_text(state: RunState) -> str:
 
 
 def scheduler_json(state: RunState) -> dict[str, Any] | None:
-    """Return the state of MindSpore's scheduler for `status --json`; None if no event mentions a scheduler."""
+    """Return the state of MindSpore's scheduler for `status --json`, or None if there is no scheduler."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return None
@@ -138,7 +138,7 @@ def scheduler_json(state: RunState) -> dict[str, Any] | None:
 
 
 def as_json(state: RunState) -> dict[str, Any]:
-    """Return the JSON fields of a run, common to all commands with --json. Times are nanoseconds since 1970."""
+    """Return the JSON fields that all commands with --json have for a run. Times are ns since 1970."""
     progress = state.progress
     return {
         "name": state.name,
@@ -169,7 +169,7 @@ def _how_lost(state: RunState) -> str:
 
 
 def self_reported_verdict(state: RunState) -> Verdict | None:
-    """Return a verdict based on the failures that ranks recorded; None without any, or if tlaunch supervises the run.
+    """Return a verdict from failures that ranks recorded themselves, if tlaunch does not supervise the run.
 
     The verdict is never certain, because the clocks of servers differ and killed ranks do not record failures.
     """

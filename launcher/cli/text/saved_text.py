@@ -15,7 +15,7 @@ LOOKED_AT = 5
 
 
 def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
-    """If a run has a checkpoint, yield a line with the newest checkpoint and how to resume from it.
+    """Yield a line with the newest checkpoint of a run and the command that resumes from it.
 
     `reference` is the RUN argument, quoted for a shell and safe to show.
     """
@@ -35,6 +35,6 @@ def newest_checkpoint(run_dir: RunDir) -> Index | None:
 
 
 def how_to_resume(state: RunState) -> Iterator[str]:
-    """If the run ended without success, yield the same line as `going_on`."""
+    """If the run ended without success, yield a line that says how to resume it."""
     if state.engine is None and state.state in {State.FAILED, State.HUNG, State.LOST, State.STOPPED}:
         yield from going_on(state.run_dir, as_argument(state.run_dir))

@@ -28,7 +28,7 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO, *, alone: bool = True) -> None:
-        """Create a status line. It is only drawn if `alone` is true: no other process writes to the same terminal."""
+        """Create a status line, which is drawn only if no other process writes to the terminal (`alone`)."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
         self.on_terminal = alone and takes_escapes(stream)
@@ -46,7 +46,7 @@ class StatusLine:
         return (columns or shutil.get_terminal_size().columns) - SPARE_COLUMNS
 
     def show(self, text: str, why: str = "") -> None:
-        """Show `why` followed by `text`. If they do not fit, `why` is shortened first.
+        """Show `why` and then `text`. If they do not fit, `why` is shortened first.
 
         Colours are removed, because shortening could cut off the end of a colour.
         """
@@ -67,7 +67,7 @@ class StatusLine:
             self._shown = text
 
     def erase(self) -> str:
-        """Erase the line. If the terminal is stopped, return the erasing text, which the caller must write first."""
+        """Erase the line or, if the terminal is stopped, return the escape sequence that erases it."""
         if not self.visible:
             return ""
         self.visible = False
@@ -78,14 +78,14 @@ class StatusLine:
         return erasure
 
     def _is_settled(self, width: int) -> bool:
-        """Return True if the terminal's width is stable: during a resize, tmux reports an outdated width for 0.25 s."""
+        """Return True if the terminal's width is stable. During a resize, tmux reports an outdated width."""
         if width != self._columns:
             self._resized_s = -math.inf if self._columns is None else time.monotonic()
             self._columns = width
         return time.monotonic() - self._resized_s >= SETTLED_AFTER_S
 
     def _erasure(self) -> str:
-        """Return the text that erases the line, including the part that wrapped if the terminal has become narrower.
+        """Return the text that erases the line, including any part that has wrapped on a narrower terminal.
 
         If in doubt, it erases too little, so that lines above are never erased.
         """

@@ -42,7 +42,7 @@ class StreamWriter:
         self.forgotten = False
 
     def put_bytes(self, encoded: bytes) -> None:
-        """Set the bytes that `push` writes. Call this only after all earlier bytes have been written."""
+        """Set the bytes that `push` writes. All earlier bytes must have been written."""
         self.pending = memoryview(encoded)
 
     def push(self, until_s: float) -> bool:
@@ -64,7 +64,7 @@ class StreamWriter:
         return True
 
     def forget(self) -> None:
-        """Discard everything that this process writes to the stream from now on, including the final flush at exit."""
+        """Discard everything that this process writes to the stream from now on."""
         self.forgotten, self.pending = True, memoryview(b"")
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._descriptor)
@@ -72,7 +72,7 @@ class StreamWriter:
 
 
 def write_out(text: str) -> None:
-    """Write to stdout, blocking until everything is written. Raises OSError, except if the reader has exited."""
+    """Write the whole text to stdout, or discard the rest if the reader has exited."""
     stdout = StreamWriter(sys.stdout)
     stdout.put_bytes(text.encode(sys.stdout.encoding or "utf-8", errors="replace"))
     try:
@@ -92,7 +92,7 @@ def say(text: str) -> None:
 
 
 def as_people_call_it(path: Path) -> Path:
-    """Return a path for display on one line: relative if it is below the working directory."""
+    """Format a path for display on one line. A path below the working directory is shown relative to it."""
     from pathlib import Path  # not needed for `--help`, which imports this module
 
     here = os.getcwd()  # noqa: PTH109 - as `relpath` takes it
@@ -102,7 +102,7 @@ def as_people_call_it(path: Path) -> Path:
 
 
 def as_argument(run_dir: RunDir) -> str:
-    """Return the RUN argument for this run, quoted for a shell in the working directory."""
+    """Return the RUN argument that names this run in other commands, quoted for a shell."""
     from launcher.core.resources import usual_runs_dir
 
     own, root = usual_runs_dir().resolve(), run_dir.root

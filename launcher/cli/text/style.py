@@ -54,7 +54,7 @@ class Screen:
         return click.style(text, **look) if self.coloured and text and look else text
 
     def message(self, text: str) -> str:
-        """Return a message for stderr with coloured labels (`error:`, `hint:`), wrapped as in `prose`."""
+        """Colour the labels of a message for stderr, such as `error:` and `hint:`, and wrap its lines."""
 
         def label(kind: re.Match[str]) -> str:
             return self.paint(kind[0], ERROR if kind[1] else WARNING if kind[2] else ACTIVE)
@@ -62,7 +62,7 @@ class Screen:
         return _MESSAGE.sub(label, self.prose(text))
 
     def prose(self, text: str) -> str:
-        """Wrap lines of text at the terminal's width. Lines of excerpts are left unchanged."""
+        """Wrap lines of text at the terminal's width, except lines of excerpts."""
         if self.columns is None:
             return text
         return "\n".join(line if _QUOTING.match(line) else self.wrapped(line) for line in text.split("\n"))

@@ -36,7 +36,7 @@ _BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in 
 def render(
     progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None = None, screen: Screen = PLAIN
 ) -> Iterator[str]:
-    """Yield the lines of the summary for stderr. `screen` has the capabilities of stderr.
+    """Yield the lines of the summary, formatted for the terminal that `screen` describes.
 
     `shown_dir` is the run directory for display. `server_index` is given if `progress` covers only that server's ranks.
     """
@@ -70,7 +70,7 @@ def render(
 
 
 def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
-    """Yield a line with commands to use next, unless the run never started or how it ended is unknown.
+    """Yield a line with commands to use next, unless the run never started or has not ended.
 
     The commands include the run's name, because other runs may have started since.
     """
@@ -117,13 +117,13 @@ def _going_on(spec: RunSpec) -> Iterator[str]:
 
 
 def shows_traceback(verdict: Verdict) -> bool:
-    """Return True if the verdict includes the culprit's traceback. Then the end of the log is not shown."""
+    """Return True if the verdict includes the culprit's traceback, so that the log need not be shown."""
     failure = verdict_text.culprit_failure(verdict)
     return failure is not None and bool(failure.traceback)
 
 
 def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[str]:
-    """Return the last log lines of the culprit in the current attempt. Safe to show. Raises OSError if unreadable."""
+    """Return the last lines of the culprit's log in the current attempt. Raises OSError if it is unreadable."""
     start = progress.current.starts.get(culprit)
     if start is None and progress.current.number > 0:
         return []  # it did not run in this attempt, so the log is older
@@ -133,7 +133,7 @@ def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[
 
 
 def remote_log(global_rank: int, first_server: str) -> str:
-    """Return a line that says where to find the log of a rank if it is not on this machine. Safe to show."""
+    """Return a line that says on which server the log of a rank is."""
     return one_line(f"log of rank {global_rank}: on server {first_server}, with the logs of all ranks")
 
 
@@ -189,7 +189,7 @@ def _restarts(progress: Progress) -> Iterator[str]:
 
 
 def _ran_on(progress: Progress, spec: RunSpec, server_index: int | None, global_rank: int) -> bool:
-    """Return True if the rank ran on this server in the last attempt, or if `server_index` is None."""
+    """Return True if the rank ran on this server in the last attempt, or if no server is given."""
     if server_index is None:
         return True
     if (allotment := progress.current.allotment) is None:

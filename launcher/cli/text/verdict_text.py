@@ -54,7 +54,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 def render(
     verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = ""
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the lines of a verdict, starting with `lead` and the headline. Safe to show.
+    """Yield the lines of a verdict, which start with `lead` and the headline.
 
     `place` describes a global rank: "server 127.0.0.1, device 3, process 4711".
     """
@@ -125,7 +125,7 @@ def _broken_way(verdict: Verdict) -> str:
 
 
 def culprit_failure(verdict: Verdict) -> Failure | None:
-    """Return the failure of the culprit; None if no single rank is to blame."""
+    """Return the failure of the culprit, or None if no single rank is to blame."""
     return next((failure for failure in verdict.failures if failure.global_rank == verdict.culprit), None)
 
 
@@ -171,7 +171,7 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
 
 
 def _excerpt(lines: Sequence[str]) -> list[str]:
-    """Return the last lines of a traceback; include the innermost frame of the user's code.
+    """Return the last lines of a traceback and the innermost frame of the user's code.
 
     That frame may be far above, followed by many frames of libraries.
     """
@@ -189,7 +189,7 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
 
 
 def _start_of_message(lines: Sequence[str], begin: int) -> int:
-    """Return the index of the first line of the exception message that contains line `begin`.
+    """Return the index at which the exception message that contains line `begin` starts.
 
     Return `begin` if that line is not part of a message, or if the message starts far above. An exception's notes
     follow its message and are useless without it.

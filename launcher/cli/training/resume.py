@@ -29,7 +29,7 @@ SHOWN = 8  # checkpoints listed in a hint
 def resolve_checkpoint(
     options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str], defaults: Mapping[str, Any]
 ) -> Path | None:
-    """Return the checkpoint to resume from, or a directory of checkpoints; None if "auto" finds no checkpoint.
+    """Return the checkpoint to resume from, or a directory of them. Return None if "auto" finds none.
 
     `named` has the names of the settings that the user has set, and `defaults` the default values of all settings.
     Raises UnreadableError if the checkpoint or run does not exist, and UsageError if a prefix matches several runs or
@@ -55,7 +55,7 @@ def resolve_checkpoint(
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
-    """Return the checkpoints that `reference` names, newest first: one checkpoint, a directory of them, or a run's.
+    """Return the checkpoints of a run or a directory, newest first, or the one checkpoint at a path.
 
     Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
     found, and UsageError if `reference` is a prefix of several run names.
@@ -83,7 +83,7 @@ def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
 
 
 def _of_its_run(path: Path) -> Path:
-    """Return the path with the link "latest" resolved, because the link changes when the next run starts."""
+    """Resolve the link "latest" in a path, because the link changes when the next run starts."""
     for latest in path.parents:
         if latest.name == LATEST and latest.is_symlink():
             return latest.resolve() / path.relative_to(latest)
@@ -91,7 +91,7 @@ def _of_its_run(path: Path) -> Path:
 
 
 def _missing(path: Path, reference: str) -> UnreadableError | None:
-    """Return the error if the checkpoint does not exist, the run has no checkpoints, or another tool wrote it."""
+    """Return the error for a checkpoint that does not exist or that another tool wrote."""
     tool = None
     if os.path.isfile(path / DCP_METADATA):  # noqa: PTH113 - a name may be too long
         tool, form = "torch.distributed.checkpoint", "dcp"
@@ -129,7 +129,7 @@ def _none_of_run(reference: str, run: RunDir) -> UnreadableError:
 
 
 def continued(meant: Path) -> ResumedFrom | None:
-    """Return the newest readable checkpoint at a path from `resolve_checkpoint`, with its run; None without any."""
+    """Return the newest readable checkpoint at a path, with its run, or None if there is none."""
     for path, index in readable([meant] if is_checkpoint(meant) else checkpoints_in(meant)):
         run = path.parent.parent
         return ResumedFrom(path, index.step, run.name if RunDir(run).run_json.is_file() else None)
@@ -137,7 +137,7 @@ def continued(meant: Path) -> ResumedFrom | None:
 
 
 def _indexed(runs_dir: Path) -> Iterator[tuple[Path, Index]]:
-    """Yield all runs' checkpoints that have a readable index, except those in other users' runs."""
+    """Yield all checkpoints with a readable index, except those in runs of other users."""
     for name in run_names(runs_dir):
         if all(is_trusted_in(uid, runs_dir) for uid in uids_of_file(runs_dir / name)):
             yield from readable(path.absolute() for path in checkpoints_in(RunDir(runs_dir / name).checkpoints))

@@ -24,7 +24,7 @@ NEEDS = ("torch", "numpy", "sentencepiece", "safetensors")
 
 
 def missing_for_trainer() -> UnreadableError | None:
-    """Return the error for missing packages of the bundled trainer; None if all are installed."""
+    """Return an error about missing packages of the bundled trainer, or None if all are installed."""
     if not (lacking := [name for name in NEEDS if importlib.util.find_spec(name) is None]):
         return None
     return UnreadableError(
@@ -43,7 +43,7 @@ def check_installed() -> None:
 def started(
     module: str, *words: str, stdin: int | None = subprocess.DEVNULL, pass_fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a module in a child process with stdout as a pipe; terminate it on exit. `stdin=None` inherits stdin."""
+    """Run a module in a child process whose stdout is a pipe, and terminate the process on exit."""
     # Only this process handles Ctrl-C, and then terminates the child. Both stay in one session, so that the child can read
     # the terminal, and Ctrl-Z stops both.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -60,7 +60,7 @@ def started(
 
 
 def show_progress(child: subprocess.Popen[str], what: str, total_bytes: int | None) -> None:
-    """Until a process ends, show a progress bar of the byte counts that it prints on stdout."""
+    """Show a progress bar of the byte counts that a process prints on stdout, until the process ends."""
     with progress_bar(what, total_bytes) as advance:
         assert child.stdout is not None, "it is a pipe"
         for line in child.stdout:

@@ -36,7 +36,7 @@ class TrainerCommand:
 
 
 def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
-    """Return a function that checks whether the bundled program supports a layout. The settings must be valid."""
+    """Return a function that checks whether the bundled program supports a layout."""
     recipe = recipe_named(options.recipe)
     settings = recipe.load(options.config, options.settings)
 
@@ -51,7 +51,7 @@ def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
 
 
 def chosen_settings(options: RunOptions) -> tuple[str, ...]:
-    """Return the settings that options make, in the form KEY=VALUE. The last value of a name wins."""
+    """Return the trainer settings from the options as KEY=VALUE. The last value for a name wins."""
     return (*PROFILED * options.profile, *options.settings)
 
 
@@ -125,7 +125,7 @@ class EffectiveSetting:
 
 
 def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSetting, ...]:
-    """Return all settings of the bundled program, in the order of its template. Raises the errors of `Recipe.load`.
+    """Return all settings of the bundled program, in the order of its template.
 
     `layout` is the checked layout of the run.
     """
@@ -149,7 +149,7 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 
 
 def without_settings(options: RunOptions) -> RunOptions:
-    """Return the options without those that change settings of the trainer. Data, devices and layout remain."""
+    """Remove the options that change settings of the trainer. Data, devices and layout remain."""
     return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
 
 

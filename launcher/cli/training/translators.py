@@ -43,7 +43,7 @@ def run_translator(
     total_bytes: int | None,
     stdin: int | None = subprocess.DEVNULL,
 ) -> None:
-    """Translate in a child process that writes to the file descriptor `output`. `words` are more options for it.
+    """Translate in a child process that writes to the file descriptor `output`.
 
     Raises UnreadableError if a package of the trainer is not installed, and a TlaunchError if the process failed. The
     error's `is_reported` is set if the process has printed the reason.

@@ -123,7 +123,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
 
 
 def _convertible_index(path: Path) -> Index:
-    """Return a checkpoint's index; raise UsageError unless it has AdamW state and a tokenizer, and no buffers."""
+    """Return the index of a checkpoint. Raises UsageError if the checkpoint cannot be converted."""
     index = read_index(path)
     if index.kinds == KINDS and not index.buffers and TOKENIZER in index.files:
         return index
@@ -137,7 +137,7 @@ def _convertible_index(path: Path) -> Index:
 
 
 def _convert(action: str, source: Path, output: Path, total_bytes: int, *words: str) -> int:
-    """Convert a checkpoint of `total_bytes` in a child process, which reports its own errors; print the output path."""
+    """Convert a checkpoint in a child process, and print the output path if the conversion succeeds."""
     check_installed()
     words = (*words, "--output", str(output.absolute()))
     with started(CONVERTER, action, str(source.absolute()), *words) as child:

@@ -25,7 +25,7 @@ def output_option(about: str, *, metavar: str = "DIR") -> Callable[[Command], Co
 
 
 def check_new(output: Path, checkpoint: Path | None = None) -> None:
-    """Raise UsageError if the output path exists, or is inside the checkpoint to read."""
+    """Raise UsageError if the output path already exists or is inside the input checkpoint."""
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists", hint="use another name for --output")
     if checkpoint is not None and checkpoint.resolve() in output.absolute().resolve().parents:
@@ -40,6 +40,6 @@ def check_numpy() -> None:
 
 @contextmanager
 def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
-    """Open a checkpoint; a progress bar covers verifying its files and then writing `written_bytes`."""
+    """Open a checkpoint, with a progress bar for its verification and for the `written_bytes` that follow."""
     with progress_bar(what, all_bytes(index) + written_bytes) as advance, opened(path, index, advance, say) as stored:
         yield stored

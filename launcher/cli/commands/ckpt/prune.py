@@ -79,7 +79,7 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
 
 
 def _check_not_active(directory: Path) -> None:
-    """Raise UsageError if an active run writes to the directory, or a run on another machine may do so."""
+    """Raise UsageError if the run that owns this directory of checkpoints is active, or may be active."""
     root = directory.parent
     if RunDir(root).checkpoints != directory or not RunDir(root).run_json.is_file():
         return
@@ -92,7 +92,7 @@ def _check_not_active(directory: Path) -> None:
 
 
 def _kept(path: Path, kept: list[Path]) -> bool:
-    """Return whether a checkpoint is intact, and if so add it to `kept`. Raise an error if its files are unreadable."""
+    """Return whether a checkpoint is intact. An intact checkpoint is also appended to `kept`."""
     try:
         index = read_index(path)
     except DamagedError:

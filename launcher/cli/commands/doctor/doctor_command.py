@@ -73,7 +73,7 @@ LAYOUT = ("--dp", "--mp", "--pp", "--micro-batches")
 
 
 class _LayoutFree(TakesCommand):
-    """The doctor's options. Layout options of a run are refused with an explanation."""
+    """A click command that explains why layout options such as --dp are not accepted."""
 
     without = "skip the comparison of a program's files"
 
@@ -152,7 +152,7 @@ class _DoctorRun:
         return self.prepared.used.servers
 
     def session(self) -> ProbeSession:
-        """Return a new session; no server has joined it yet."""
+        """Return a new session, which no server has joined yet."""
         by_hand = self.chosen.port_by_hand if self.here is not None and len(self.servers) > 1 else None
         listener, endpoint = open_endpoint(self.host, by_hand)
         plan = Plan(
@@ -183,7 +183,7 @@ class _DoctorRun:
         )
 
     def _alone(self, index: int, endpoint: Endpoint, join_s: float) -> EngineCommand:
-        """Return the command that starts one server's agent, which has `join_s` seconds to connect to this machine.
+        """Return the command that starts the agent of one server. The agent must connect within `join_s` seconds.
 
         Each agent is started by a separate engine command and is process 0 there, so it is also given its server's id.
         """
@@ -245,7 +245,7 @@ def _findings(examination: Examination, session: ProbeSession, lasting: tuple[Fi
 
 
 def _program_findings(planned: _DoctorRun, session: ProbeSession) -> tuple[Finding, ...]:
-    """If COMMAND is given, return a finding if the program's files differ between servers."""
+    """Return a finding if the files of the program in COMMAND differ between servers."""
     if not planned.command or len(planned.servers) == 1:
         return ()
     request = planned.prepared.request

@@ -28,7 +28,7 @@ _LOOKS = {OK: GOOD, "BREAKS": ERROR, Severity.RISKY.value: WARNING, Severity.NOT
 
 
 def report_lines(examination: Examination, findings: Sequence[Finding], screen: Screen = PLAIN) -> Iterator[str]:
-    """Yield lines for the server table, the findings and a summary, without control characters."""
+    """Yield the lines of the report: the server table, the findings and a summary."""
 
     def painted(word: str) -> str:
         return screen.paint(word, _LOOKS.get(word, Look()))
@@ -86,7 +86,7 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
-    """Return an empty report as JSON, plus the error. Problems of a refused table look as in `tlaunch validate`."""
+    """Return the JSON report for an error that prevented the examination."""
     problems = error.problems if isinstance(error, RefusedTableError) else ()
     why = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
     return {"sound": False, "findings": [], "servers": [], "links": None, **why}
@@ -110,7 +110,7 @@ def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic
 
 
 def _word(severity: Severity) -> str:
-    """Return the severity as text. "breaks" is in upper case, so that it stands out even without colours."""
+    """Return the severity as text. The word "breaks" is in upper case to stand out without colours."""
     word: str = severity.value
     return word.upper() if severity is Severity.BREAKS else word
 

@@ -26,12 +26,12 @@ from launcher.supervise.port import hold_port
 
 
 class LinksTrial:
-    """A run of `launcher.trainer.links` on all servers, in a separate directory that is removed afterwards."""
+    """A short run that measures the links between all servers, in a temporary runs directory."""
 
     def __init__(
         self, options: Mapping[str, Any], session: ProbeSession, examination: Examination, directory: Path
     ) -> None:
-        """Prepare the run, without starting it. `directory` holds temporary files of the examination."""
+        """Prepare the run without starting it. `directory` holds the doctor's temporary files."""
         self._options = options
         self._session = session
         self._examination = examination
@@ -62,7 +62,7 @@ class LinksTrial:
             )
 
     def _measured(self) -> tuple[Finding, ...]:
-        """Measure the links. If some are slow, measure again, because the machines may have been busy for a moment."""
+        """Measure the links. If any are slow, measure again, because the machines may have been busy."""
         cluster = self._examination.cluster
         links = self._run()
         if isinstance(links, Finding):
@@ -81,7 +81,7 @@ class LinksTrial:
         return (*(found or (near,)), *unexpected_interface(links.interfaces, evidence))
 
     def _run(self) -> Links | Finding:
-        """Run the measurement once; return its results, or a finding if the run failed."""
+        """Run the measurement once and return its results, or return a finding if the run failed."""
         port = 0
         with suppress(OSError), closing(hold_port()) as held:
             port = held.number
@@ -105,7 +105,7 @@ class LinksTrial:
             return self._not_measured(str(written.get("trouble", "the measurement wrote no results")))
 
     def _failed_servers(self) -> Iterator[str]:
-        """Yield a message for each failed or lost server, for which the run would wait until its timeout."""
+        """Yield a message for each server that failed or was lost."""
         yield from self._session.troubles()
         for index, failure in self._session.join_failures.items():
             yield f"server {self._examination.cluster.servers[index].server_id}: {failure.why}"
@@ -118,7 +118,7 @@ class LinksTrial:
         return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
 
     def _failed(self, why: str) -> Finding:
-        """Return a finding about the server whose rank failed first, or all servers if unknown. Keep the run's logs."""
+        """Keep the failed run's logs. Return a finding about the server that failed first, or about all servers."""
         servers = self._examination.cluster.servers
         run_dir = (self._runs_dir / LATEST).resolve()
         blamed = trial_run.blamed_server(run_dir, servers)

@@ -46,7 +46,7 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command of a guard: a child process that executes the run and exits when the doctor exits.
+    """Return the command of a guard process, which executes the run and exits when the doctor exits.
 
     If the doctor was killed, the guard removes the temporary files of the run and of the doctor.
     """
@@ -84,7 +84,7 @@ LAST_BYTES = 64 << 10
 
 
 def measuring(options: Mapping[str, Any]) -> RunOptions:
-    """Return the options of a run that measures links on the same servers."""
+    """Return the options of a run that measures the links between the doctor's servers."""
     by_engine = options["engine"] in BRING_ALL
     own = {
         "mpi_ranks": False if by_engine else None,  # avoids a note about MPI ranks
@@ -95,7 +95,7 @@ def measuring(options: Mapping[str, Any]) -> RunOptions:
 
 
 def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: int) -> dict[str, Any]:
-    """Return the doctor's options, with new values for those that two concurrent runs cannot share."""
+    """Return the doctor's options with the runs directory, port and time limits of a link measurement."""
     by_engine = options["engine"] in BRING_ALL  # these engines refuse options for servers started by hand
     by_hand = {"coordinator_port": coordinator_port, "server": options.get("server")}
     own = {"runs_dir": runs_dir, "join_timeout": JOIN_S, "grace": GRACE_S, "hang_timeout": HANGS_S, "console": "none"}
@@ -103,7 +103,7 @@ def trial_options(options: Mapping[str, Any], runs_dir: Path, coordinator_port: 
 
 
 class TrialRun:
-    """A child process with a run that measures links, or with one server's part of that run. `close` ends it."""
+    """A child process that measures links, or runs one server's part of the measurement."""
 
     def __init__(self, options: Mapping[str, Any], remains: Remains) -> None:
         # Without a name, so that nothing remains if the doctor is killed.
@@ -131,7 +131,7 @@ class TrialRun:
             self.close()
 
     def why(self) -> str:
-        """Return the output line that gives the reason for the failure, or the last line."""
+        """Return the line of the output that has the error message, or the last line if there is none."""
         with suppress(OSError):
             begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
             output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
@@ -153,7 +153,7 @@ class TrialRun:
 
 
 def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
-    """Return the index of the server that the run's verdict blames for the failure; None if unknown."""
+    """Return the index of the server that the run's verdict blames, or None if the verdict is uncertain."""
     report = read_report(RunDir(run_dir))
     verdict = None if report is None else report.verdict
     if verdict is None or verdict.confidence is Confidence.UNSURE:
@@ -165,7 +165,7 @@ def blamed_server(run_dir: Path, servers: Sequence[Server]) -> int | None:
 
 
 def kept_run(run_dir: Path) -> Path | None:
-    """Copy the run's local files to a directory that is kept, and return it; None if there are no files."""
+    """Copy the run's local files to a new directory and return its path, or None if they cannot be copied."""
     if not (run_dir / "run.json").is_file():
         return None
     of_the_run = shutil.ignore_patterns(RunDir(run_dir).endpoint.name)  # of a coordinator that no longer runs
@@ -179,14 +179,14 @@ def kept_run(run_dir: Path) -> Path | None:
 
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
-    """Return the text `why` with paths of the removed run directory replaced by `kept`."""
+    """Replace the path of the removed run directory in a message by the path of its copy."""
     for name in (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST)):
         why = why if kept is None else why.replace(name, str(kept))
     return why
 
 
 class OwnPart:
-    """Takes part in each link measurement on a server where the doctor was started by hand. Runs in a thread."""
+    """Runs one server's part of link measurements, if the doctor was started by hand on each server."""
 
     def __init__(self, options: Mapping[str, Any], directory: Path) -> None:
         self._options = options
@@ -195,7 +195,7 @@ class OwnPart:
         self._trial: TrialRun | None = None
 
     def answer(self, message: Mapping[str, Any], is_over: Callable[[], bool]) -> Mapping[str, Any] | None:
-        """Take part in the measurement that `message` requests, and return the answer. Return None for other messages.
+        """Run the measurement that `message` requests and return its result. For other messages, return None.
 
         Blocks until the run ends. `is_over` returns True once the next message has arrived.
         """
@@ -213,14 +213,14 @@ class OwnPart:
         return {"trouble": f"{ended}: {self._trial.why()}"}
 
     def close(self) -> None:
-        """Stop the active run. Call this in the main thread, which does not wait for other threads at exit."""
+        """Stop the active run. Call this in the main thread before it exits."""
         if self._trial is not None and self._remains is not None and self._trial.is_running:
             self._trial.close()
             self._remains.remove()
 
 
 def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
-    """Return the options with `rank_table` replaced by a copy in `directory`, because a pipe can be read only once."""
+    """Return the options with a copy of the rank table, because a pipe can be read only once."""
     if options["rank_table"] is None or text is None:
         return dict(options)
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"

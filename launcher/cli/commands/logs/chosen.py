@@ -37,7 +37,7 @@ class ChosenLogs:
     notices: list[str] = field(default_factory=list)  # to be printed once the screen shows no partial lines
 
     def skip_to_last_lines(self) -> None:
-        """Skip to the last `options.lines` lines of each log. Does nothing if other options also select lines."""
+        """Skip to the last `options.lines` lines of each log, unless other options also select lines."""
         self.logs.note_attempts()
         options = self.options
         if options.lines is not None and not options.selects:
@@ -45,14 +45,14 @@ class ChosenLogs:
                 log.skip_to_last(options.lines, with_times=not (options.plain or options.collapsed))
 
     def say_what_is_unreadable(self, known: Collection[int] = ()) -> set[int]:
-        """Report unreadable logs, except those in `known`; return their global ranks."""
+        """Report logs that cannot be read, and return their ranks. Ranks in `known` are skipped."""
         new = {rank: found for rank, found in self.logs.unreadable.items() if rank not in known}
         for global_rank, (path, reason) in new.items():
             say(f"{_who([global_rank])}: {as_people_call_it(path)} cannot be read: {reason}")
         return set(new)
 
     def say_what_is_missing(self) -> None:
-        """Report lines that --since or --until dropped because they have no time, and lines searched only in part."""
+        """Report lines that were left out because they have no time, and lines that were searched only in part."""
         selector = self.selector
         if never := selector.without_time - selector.dated:
             say(f"{lines_of(never)} have no time, so --since and --until leave them out")
@@ -111,7 +111,7 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     is_filtered = by_server or options.attempt is not None
 
     def is_wanted(line: Line) -> bool:
-        """Return whether the line passes --attempt, and --server for the rank's server in that attempt."""
+        """Return whether --attempt and --server select this line."""
         if options.attempt not in {None, line.attempt or 0}:
             return False
         place = places.of_line(line) if by_server else None

@@ -164,7 +164,7 @@ LOOK_S = 0.5  # between two checks of the run's state; also the time to read on 
 
 
 def show_live(chosen: ChosenLogs) -> int:
-    """Print the selected logs to stdout and follow them until the run ends; return the run's exit code.
+    """Print the selected logs, follow them until the run ends, and return the run's exit code.
 
     Raises BrokenPipeError if stdout's reader has exited, UnreadableError if stdout is unwritable or the run was
     removed.
@@ -189,7 +189,7 @@ _FOLLOWED_UNTIL = {State.ELSEWHERE: "its files show that it has ended", State.UN
 
 
 def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialLines) -> RunState:
-    """Show the run's output until the run is over; return its final state. Raises the same errors as `show_live`."""
+    """Print the run's output until the run ends, and return its final state."""
     watch = chosen.watch
     looked_s, state = 0.0, watch.look()
     if state.state in _FOLLOWED_UNTIL:
@@ -222,7 +222,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
 
 
 def _show_rest(feed: Feed, writer: Writer) -> None:
-    """Show the unread rest of log files that were removed. Stops after LOOK_S, because ranks may keep writing."""
+    """Print the unread text of removed log files, for at most LOOK_S seconds because ranks may keep writing."""
     until_s = time.monotonic() + LOOK_S
     while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
         writer.put(text)
@@ -236,7 +236,7 @@ def _note_ends(feed: Feed, state: RunState, noted: set[tuple[int, int]]) -> None
 
 
 def _is_missing(directory: Path) -> bool:
-    """Return True only if the directory is known not to exist; other errors return False."""
+    """Return True if the directory does not exist. If this cannot be determined, return False."""
     try:
         directory.stat()
     except FileNotFoundError:

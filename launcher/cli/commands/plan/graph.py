@@ -62,7 +62,7 @@ class _Layer:
 
 
 def _split(name: str) -> tuple[_Layer | None, str]:
-    """Return the layer in an operator's name (None if there is none), and the rest of the name."""
+    """Split an operator's name into its layer and the rest. The layer is None if the name has no number."""
     parts = name.split(".")
     at = next((at for at, part in enumerate(parts) if _NUMBER.fullmatch(part)), None)
     if at is None:
@@ -71,7 +71,7 @@ def _split(name: str) -> tuple[_Layer | None, str]:
 
 
 def svg_of(dot: str) -> bytes:
-    """Return a DOT graph as SVG, drawn by Graphviz. Raises UsageError without Graphviz, UnreadableError if it fails."""
+    """Draw a DOT graph as SVG with Graphviz. Raises UsageError if Graphviz is not installed."""
     program = shutil.which("dot")
     if program is None:
         hint = "install Graphviz (apt install graphviz), or use --dot FILE"
@@ -92,7 +92,7 @@ def svg_of(dot: str) -> bytes:
 
 
 def dot_of(reports: Sequence[StrategyReport]) -> str:
-    """Return the operators in these reports as a DOT graph. An operator of several ranks is drawn as in the first."""
+    """Return a DOT graph of the operators in all reports. An operator that several ranks have is drawn once."""
     boxes: dict[str, _Box] = {}
     for report in reports:
         for operator in (each for each in report.operators if each.name not in boxes):
@@ -120,7 +120,7 @@ def dot_of(reports: Sequence[StrategyReport]) -> str:
 
 
 def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int]]:
-    """Merge identical layers: map operators to drawn operators, and each drawn layer to the last number it covers."""
+    """Merge consecutive identical layers. Return the drawn operators, and the range of each drawn layer."""
     layers: dict[_Layer, dict[str, _Box]] = {}
     for name, box in boxes.items():
         layer, inner = _split(name)
@@ -141,7 +141,7 @@ def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int
 
 
 def _content(layer: _Layer, inner: str, box: _Box) -> object:
-    """Return a value that is equal for matching operators of identical layers: all properties except full names."""
+    """Return the properties of an operator that are compared to find identical layers."""
 
     def source(edge: ReportEdge) -> str | None:
         from_layer, name = _split(edge.source)
@@ -182,7 +182,7 @@ def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _
 
 
 def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield one line per edge between operators. Identical layers produce identical lines."""
+    """Yield a DOT statement for each edge between operators. Merged layers repeat the same statement."""
     for edge in (edge for box in boxes.values() for edge in box.edges if edge.source in boxes):
         source, target = shown[edge.source], shown[edge.target]
         source_layer, target_layer = _split(edge.source)[0], _split(edge.target)[0]
@@ -195,7 +195,7 @@ def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]
 
 
 def _legend(reports: Sequence[StrategyReport], fills: Mapping[str, str]) -> str:
-    """Return the graph's title and the meaning of each colour, as an HTML-like label."""
+    """Return a DOT label with the graph's title and the meaning of each colour."""
     first = reports[0]
     who = f"rank {first.rank} of {first.ranks}" if len(reports) == 1 else f"all {first.ranks} ranks"
     title = escape(printable(f"{first.recipe}, {first.layout}: {who}"))
@@ -230,6 +230,6 @@ def _sizes(lengths: Sequence[int | None]) -> str:
 
 
 def _quoted(*lines: str, end: str = "") -> str:
-    r"""Return lines as one DOT string, ending in `end` (\l: left, \n: middle). Graphviz decodes entities in strings."""
+    r"""Return a quoted DOT string in which each line is followed by `end`: \l aligns left, \n centres."""
     safe = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     return f'"{"".join(f"{line}{end}" for line in safe)}"'

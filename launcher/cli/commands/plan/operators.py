@@ -91,7 +91,7 @@ def operators(
 
 
 def _reports(runs_dir: Path, run: str | None, rank: int | None, *, all_ranks: bool) -> list[StrategyReport]:
-    """Return the report of one rank of a run, or of all ranks. `run` may also name the directory of its reports.
+    """Return the strategy reports of one rank or of all ranks. `run` is a run or a directory of reports.
 
     Raises UnreadableError if there is no such run or rank, or a report is missing or damaged.
     """
@@ -133,7 +133,7 @@ def lines_of(report: StrategyReport, width: int, *, only_collectives: bool = Fal
 
 
 def lines_of_all(groups: Sequence[AlikeRanks], width: int, *, only_collectives: bool = False) -> Iterator[str]:
-    """Yield the reports of all ranks. Ranks that do the same work share one report, with the first rank's figures."""
+    """Yield the reports of all ranks as lines. Ranks that do the same work share one report."""
     first = groups[0].reports[0]
     yield f"recipe:     {printable(first.recipe)}, {printable(first.layout)}"
     yield f"ranks:      {first.ranks}, {_origin(first)}"

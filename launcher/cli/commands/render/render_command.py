@@ -135,7 +135,7 @@ render.groups, render.rare = RUN_GROUPS, RARE
 
 
 def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
-    """Remove from `options` those that apply only to job files, and return them."""
+    """Remove from `options` the options that apply only to job files, and return them."""
     warn_before_s = options.pop("warn_before")
     time_limit = options.pop("time_limit")
     if time_limit is not None:
@@ -211,7 +211,7 @@ def _job(kind: Kind, wishes: JobOptions, options: dict[str, Any]) -> Job:
 
 
 def _placed(kind: Kind, request: Request, chosen: RunOptions, cwd: str | None, wishes: JobOptions) -> Request:
-    """Return the request with the job's working directory and runs directory. With --pvc, runs are on the volume."""
+    """Set the job's working directory and runs directory. With --pvc, the runs directory is on the volume."""
     if cwd is not None or kind.in_image:
         where = Path(cwd or ".")
         absolute = where.is_absolute()  # otherwise relative to the directory of the `cd`

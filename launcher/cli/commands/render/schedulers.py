@@ -50,7 +50,7 @@ kubernetes_options = together(
 
 
 def claim_of(text: str | None) -> Claim | None:
-    """Parse the value of --pvc, NAME or NAME:MOUNT; raise UsageError if the name or the mount point is invalid."""
+    """Parse the value of --pvc, which is NAME or NAME:MOUNT. Raises UsageError if it is invalid."""
     if text is None:
         return None
     name, separator, mount = text.partition(":")
@@ -66,7 +66,7 @@ def claim_of(text: str | None) -> Claim | None:
 
 
 def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[SecretVariable, ...]:
-    """Parse the values of --env-from-secret, VAR=NAME:KEY. If a variable is repeated, the last value counts.
+    """Parse the values VAR=NAME:KEY of --env-from-secret. The last value for a variable wins.
 
     Raises UsageError if a value is invalid, or if --env (`env`) or tlaunch already sets the variable.
     """
@@ -145,7 +145,7 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return placeholder servers for a job on any `nodes` nodes; None if `nodes` is None."""
+    """Return placeholders for the servers of a job that may run on any nodes, or None without --nodes."""
     if nodes is None:
         return None
     if options.rank_table is not None:
@@ -159,7 +159,7 @@ def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
 
 
 def check_resource(resource: str | None) -> None:
-    """Raise UsageError if the name is not a valid name of a generic resource (GRES) in Slurm."""
+    """Raise UsageError if `resource` is not a valid name of a Slurm generic resource (GRES)."""
     if resource is not None and not re.fullmatch(r"[A-Za-z][\w-]*(:[\w.-]+)?", resource, re.ASCII):
         raise UsageError(
             f"--resource {resource!r} is not a valid name of a Slurm resource",
@@ -168,7 +168,7 @@ def check_resource(resource: str | None) -> None:
 
 
 def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> Nodes:
-    """Return the nodes that a job requests; raise UsageError if --sbatch requests another number of nodes."""
+    """Return the nodes that a job requests. Raises UsageError if --sbatch requests another number of nodes."""
     count = len(prepared.used.servers)
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):
@@ -183,7 +183,7 @@ def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> N
 
 
 def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
-    """Yield the values of these options in any form that sbatch accepts: -N2, -N 2, --nodes=2, --nodes 2."""
+    """Yield the values of sbatch options, in all forms that sbatch accepts: -N2, -N 2, --nodes=2, --nodes 2."""
     words = [word for text in texts for word in shlex.split(text)]
     for word, following in pairwise([*words, ""]):
         name, separator, value = word.partition("=")
@@ -194,7 +194,7 @@ def _values(texts: Sequence[str], options: tuple[str, ...]) -> Iterator[str]:
 
 
 def directive(text: str) -> str:
-    """Return an option for an #SBATCH line, quoted as sbatch expects; raise UsageError if it is not an option."""
+    """Return an option quoted for an #SBATCH line. Raises UsageError if the text is not an option of sbatch."""
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(
             f"--sbatch {text!r} is not an option of sbatch", hint="write --sbatch=--partition=gpu, for instance"
@@ -211,7 +211,7 @@ SLURM_IS_EARLY_S = 60  # at most, with its warning
 
 
 def check_time_limit(text: str, warn_before_s: int) -> None:
-    """Raise UsageError if --warn-before leaves no time to run before the time limit. In Slurm, 0 means no limit."""
+    """Raise UsageError if --warn-before leaves the ranks no time to run before the time limit."""
     try:
         limit_s = seconds_of(text)
     except ValueError:
@@ -237,7 +237,7 @@ NO_CONTROLLER = re.compile(r"(contact|configuration source|resolve).*|controller
 
 
 def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool, what: str) -> Iterator[str]:
-    """Remove the options that belong to the rendered `tlaunch run` command, and yield them as words.
+    """Remove the options of the rendered `tlaunch run` command from `options`, and yield them as words.
 
     Raises UsageError if such an option is given but the file contains no `tlaunch run` (`runs` is false).
     """
@@ -251,7 +251,7 @@ def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool
 
 
 def submit(script: str) -> str:
-    """Submit the script and return the job ID; raise TlaunchError with sbatch's message and exit code if it fails."""
+    """Submit the script and return the job ID. Raises TlaunchError if sbatch fails."""
     _sbatch(script, "--test-only")
     return _sbatch(script, "--parsable").strip().partition(";")[0]
 

@@ -109,7 +109,7 @@ def safe(text: str) -> str:
 
 
 def short(text: str) -> str:
-    """Return a text as a short label on one line, safe to show."""
+    """Shorten a text to a label on one line, without control characters."""
     text = safe(one_line(text))
     return text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 1]}…"
 
@@ -141,7 +141,7 @@ KINDS = {
 
 @frozen
 class Bar:
-    """A bar in a row of the rank timeline; times are in seconds after the run's start."""
+    """A bar in a row of the rank timeline. Times are in seconds after the run's start."""
 
     start_s: float
     end_s: float
@@ -173,7 +173,7 @@ class RankChart:
 
 
 def rank_chart(facts: RunFacts) -> RankChart:
-    """Return the timeline of all ranks, in ascending order. Bars of ranks that have not ended reach up to now."""
+    """Return the timeline of all ranks. The bars of running ranks end at the current time."""
     times = facts.times
     until_ns = facts.ended_ns or times.ended_ns or facts.state.looked_ns
     of_rank: dict[int, list[tuple[AttemptSpan, RankSpan]]] = {}
@@ -199,7 +199,7 @@ def rank_chart(facts: RunFacts) -> RankChart:
 
 
 def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns: int) -> Iterator[Bar]:
-    """Yield the bars of similar ranks in one attempt, from the earliest start to the latest end of a rank."""
+    """Yield the bars for one attempt of similar ranks, from the earliest start to the latest end."""
     attempt, spans = found[0][0], [span for _, span in found]
     started_ns = min(span.started_ns for span in spans)
     ended_ns = max(until_ns if span.ended_ns is None else span.ended_ns for span in spans)
@@ -224,7 +224,7 @@ def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns:
 def _grouped(
     of_rank: Mapping[int, list[tuple[AttemptSpan, RankSpan]]], marked: set[int], chart: RankChart, until_ns: int
 ) -> Iterator[tuple[int, ...]]:
-    """Group ranks with the same role in every attempt. A rank with a mark or unusual times is a separate group."""
+    """Group ranks that have the same roles. A rank with a mark or with unusual times is not grouped."""
     alike: dict[tuple[tuple[int, str], ...], list[int]] = defaultdict(list)
     for rank, spans in sorted(of_rank.items()):
         alike[tuple((attempt.number, span.role) for attempt, span in spans)].append(rank)

@@ -146,7 +146,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
 
 
 def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
-    """Draw a row per rank or group of ranks, and above them a lane for each kind of mark that concerns all ranks."""
+    """Draw a row for each rank or group of ranks. Marks that concern all ranks are drawn in lanes above."""
     tips: list[str] = []
     handles: dict[str, Artist] = {}
     look: dict[str, Any]

@@ -36,7 +36,7 @@ Point = tuple[float, float | None]  # step, and the value if it is finite
 
 @frozen
 class Totals:
-    """Figures over all attempts of a run; None if unknown. Losses include the runs that this run was resumed from."""
+    """Totals over all attempts of a run. A figure that is unknown is None."""
 
     attempts: int
     duration_s: float | None
@@ -58,7 +58,7 @@ class Totals:
 
 @frozen
 class Measured:
-    """The measurements of a run. Charts are drawn from these."""
+    """The measurements from which the charts of a run are drawn."""
 
     state: RunState
     metrics: Metrics  # everything that the run recorded
@@ -68,7 +68,7 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """The run's name, safe to show."""
+        """The run's name, with control characters escaped."""
         return shown_name(self.state)
 
     @property
@@ -90,7 +90,7 @@ class RunFacts(Measured):
 
     @property
     def sentence(self) -> str:
-        """The state and verdict, such as "failed after 12 s with exit code 1; rank 3 failed first: ValueError: x"."""
+        """The state and verdict of the run, such as "failed after 12 s with exit code 1; rank 3 failed first: ..."."""
         return sentence_of(self.state)
 
     @property
@@ -99,7 +99,7 @@ class RunFacts(Measured):
 
     @property
     def first_rank(self) -> Mapping[str, Any]:
-        """The first rank's entry in run.json; empty if there is none."""
+        """The entry of the first rank in run.json, or an empty mapping if there is none."""
         ranks = self.record.get("ranks")
         return mapping(ranks[0]) if isinstance(ranks, list) and ranks else {}
 
@@ -127,7 +127,7 @@ class RunFacts(Measured):
 
 
 def sentence_of(state: RunState) -> str:
-    """Return a sentence with a run's state and verdict; see `RunFacts.sentence`."""
+    """Return a sentence with the state and the verdict of a run."""
     words = describe_run(state, restarts=False)
     if failure := culprit(state):
         who, _, what = failure.partition(": ")
@@ -138,12 +138,12 @@ def sentence_of(state: RunState) -> str:
 
 
 def unit_of(runs: Sequence[Measured]) -> str:
-    """Return the unit of the step axis for several runs; "step" if their units differ."""
+    """Return the unit of the step axis that all runs share, or "step" if their units differ."""
     return "sample" if all(facts.printed.counts_samples for facts in runs) else "step"
 
 
 def with_printed(metrics: Metrics, state: RunState, pattern: Matcher | None) -> tuple[LoggedSteps, Metrics]:
-    """Return the steps parsed from a rank's output if there is no metrics.jsonl, and the metrics including them.
+    """If a run has no metrics.jsonl, parse its steps from a rank's output and add them to its metrics.
 
     `pattern` replaces the built-in formats for figures in the rank's output. Raises UsageError if it takes too long.
     """
@@ -180,7 +180,7 @@ def gather(run_dir: RunDir, progress_regex: str | None = None) -> RunFacts:
 
 
 def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Metrics, course: Metrics) -> Totals:
-    """Compute the figures. Losses cover the whole training with earlier runs; other figures cover only this run."""
+    """Compute the totals. Losses and steps include the runs from which this run was resumed."""
     with_loss = [each for each in course.validations if each.validation_loss is not None]
     validation = next(reversed(with_loss or course.validations), None)
     losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]

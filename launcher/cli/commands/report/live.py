@@ -39,7 +39,7 @@ EACH, GROUP = "rank", "group"  # kinds of rows: prefixes of their names
 
 
 class HistoryReader:
-    """Reads a run's training history again and again. Each time, it reads only the new lines of metrics.jsonl."""
+    """Reads a run's training history repeatedly. Each read parses only the new lines of metrics.jsonl."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
         """Create the reader. `progress_regex` replaces the run's own --progress-regex."""
@@ -75,7 +75,7 @@ class HistoryReader:
 
 
 class LiveView:
-    """The parts of the live page by name. Each part has the number of the update that last changed it.
+    """The parts of the live page, keyed by name. Each part records the update that last changed it.
 
     One thread updates the parts. Other threads can read them at any time.
     """
@@ -111,7 +111,7 @@ class LiveView:
         return state
 
     def after(self, number: int, *, each: bool) -> tuple[int, dict[str, Any]]:
-        """Return the latest update number, and the parts that changed after `number` (all parts if the run is over).
+        """Return the number of the latest update, and the parts that changed after update `number`.
 
         With `each`, the table has a row per rank; otherwise similar ranks share a row.
         """
@@ -124,12 +124,12 @@ class LiveView:
             return self._number, news
 
     def wait(self, number: int, limit_s: float) -> None:
-        """Wait for an update after `number`, for at most `limit_s` seconds."""
+        """Wait until there is an update after `number`, for at most `limit_s` seconds."""
         with self._news:
             self._news.wait_for(lambda: self._number != number or self.over, limit_s)
 
     def log_after(self, global_rank: int, place: Place | None) -> dict[str, Any]:
-        """Return the new lines of a rank's log, safe to show, and the position after them, as JSON."""
+        """Return the new lines of a rank's log as JSON, with the position at which to continue reading."""
         try:
             piece = piece_after(self.run_dir.train_log(global_rank), place)
         except OSError as error:
@@ -183,7 +183,7 @@ class LiveView:
 
 
 def _look(row: Row, culprit: int | None) -> str:
-    """Return a rank's CSS class. If the culprit is known, only it is "bad": the other ranks ended because it failed."""
+    """Return the CSS class of a rank. If the culprit is known, no other rank is "bad"."""
     if row.rank.status and culprit is not None:
         return "bad" if row.rank.global_rank == culprit else "ended"
     if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:
@@ -202,7 +202,7 @@ GRID_LINES = 3
 
 
 def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart as JSON: an SVG path per curve (`d`, scaled to a square), axis labels, and restarts."""
+    """Return a chart as JSON, with an SVG path for each curve, axis labels and restarts."""
     shown = [series for series in chart.series if series.values]
     steps = [x for series in shown for x, _ in series.points]
     values = list(chain.from_iterable(series.values for series in shown))
@@ -248,7 +248,7 @@ def drawn(chart: Chart) -> dict[str, Any]:
 
 
 def thinned(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield fewer points of a curve: from each bucket of points, only the minimum, the maximum and the first gap.
+    """Thin out a curve: yield only the minimum, the maximum and the first gap of each bucket of points.
 
     >>> [y for _, y in thinned([(float(x), abs(x - 500.0)) for x in range(1000)])][248:252]
     [4.0, 1.0, 0.0, 3.0]
@@ -273,6 +273,6 @@ def _place(value: float, chart: Chart) -> float:
 
 
 def _scale(low: float, high: float, room: float) -> Any:
-    """Return a function that maps values from `low` to `high` to the side of the square, with a margin at both ends."""
+    """Return a function that scales values between `low` and `high` to a length, with a margin at both ends."""
     span = high / 2 - low / 2  # halves, because the difference of two floats may overflow
     return lambda value: SIDE * (room + (1 - 2 * room) * ((value / 2 - low / 2) / span if span > 0 else 0.5))

@@ -56,7 +56,7 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def serve(run_dir: RunDir, progress_regex: str | None, port: int, announce: Callable[[str], None]) -> None:
-    """Serve the page until the run is over and open pages have shown that. Calls `announce` with the page's address.
+    """Serve the live page of a run until the run is over. Calls `announce` with the page's address.
 
     With `port` 0, uses a free port. Raises UsageError if the port cannot be used.
     """
@@ -81,7 +81,7 @@ def serve(run_dir: RunDir, progress_regex: str | None, port: int, announce: Call
 
 
 class Server(ThreadingTCPServer):
-    """A server on the loopback interface, with a daemon thread for each connection."""
+    """An HTTP server on the loopback interface, with a daemon thread for each connection."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -113,14 +113,14 @@ class Server(ThreadingTCPServer):
         return bool(self._pages)
 
     def pause(self, between_s: float) -> None:
-        """Wait for `between_s`. If no page is open, then wait longer, until a page sends a request."""
+        """Wait `between_s` seconds between two updates, or longer while no page is open."""
         time.sleep(between_s)
         self._asked.clear()
         if not self.is_watched:
             self._asked.wait(UNWATCHED_LOOK_S)
 
     def linger(self) -> None:
-        """Wait, for a limited time, until open pages have been sent the final state of the run."""
+        """Wait until open pages have received the final state of the run, for at most LINGER_S seconds."""
         until_s = time.monotonic() + LINGER_S
         while self.is_watched and time.monotonic() < until_s:
             time.sleep(0.05)
@@ -139,7 +139,7 @@ class Server(ThreadingTCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore clients that disconnected or stalled."""
+        """Ignore errors of clients that disconnected or stalled."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(HTTPStatus.NOT_FOUND, "text/plain", b"Not found\n")
 
     def _news(self, query: dict[str, str]) -> dict[str, Any]:
-        """Return the changes since the client's last update. Without changes, wait for them for at most HOLD_S."""
+        """Return the changes since the client's last update. If there are none, wait up to HOLD_S seconds for one."""
         view, deadline_s = self.server.view, time.monotonic() + HOLD_S
         seen, rank = _number(query.get("seen")) or 0, _number(query.get("rank"))
         place = Place.parse(query.get("place", ""))

@@ -88,7 +88,7 @@ def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _settings(facts: RunFacts) -> dict[str, str]:
-    """Return the run's settings by name: layout, rules, command, each `--set KEY=VALUE` separately, and variables."""
+    """Return the run's settings by name, such as its layout, command and environment variables."""
     record = facts.record
     chosen = {"ranks": str(facts.state.progress.rank_count)}
     chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
@@ -144,7 +144,7 @@ class AttemptSummary:
 
 
 def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
-    """Return the run's attempts in order; nothing if there is only one attempt and it has no verdict."""
+    """Return a summary of each attempt, or nothing if the only attempt has no verdict."""
     state, found = facts.state, []
     devices = {change.attempt: change_text(change) for change in facts.changes}
     logs = _spans_of_logs(state.run_dir)
@@ -183,7 +183,7 @@ _Span = tuple[int, int | None, bytes]
 
 
 def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
-    """Return where each attempt's text is in a rank's log, by global rank and attempt. Logs may be truncated later."""
+    """Return the part of the log that each attempt wrote, keyed by global rank and attempt."""
     spans: dict[tuple[int, int], _Span] = {}
     latest: dict[int, int] = {}
     starts = AttemptStarts()
@@ -201,7 +201,7 @@ def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
 
 
 def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
-    """Return the last text that an attempt wrote to a log; "" if the log has been truncated since."""
+    """Return the end of the text that an attempt wrote to a log, or "" if the log was truncated."""
     with suppress(OSError), opened(path) as log:
         if end is None:
             end = os.fstat(log).st_size

@@ -40,7 +40,7 @@ COURSES = {
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
-    """Return the figures by name, each with a text for every run. Figures that no run has are omitted."""
+    """Return the figures of all runs, keyed by name. Figures that no run has are omitted."""
     final = "last loss" if any(facts.state.state.going_on for facts in runs) else "final loss"
     unit = unit_of(runs)
     rows: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
 
 
 def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") -> str:
-    """Return the last loss as text, with its step where useful; if it is not finite, add the last finite loss."""
+    """Return the last loss as text. If it is not finite, append the last finite loss."""
     known = [(each.step, loss) for each in records if (loss := getattr(each, field)) is not None]
     if not known:
         return UNKNOWN + more
@@ -121,7 +121,7 @@ def notes(runs: Sequence[Measured]) -> list[str]:
 
 
 def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
-    """Yield the summary, safe to show, in lines of `width` columns (at least 20). `plain` avoids block characters."""
+    """Yield the lines of the summary, at most `width` columns wide. `plain` avoids block characters."""
     width = max(MIN_WIDTH, width)
     column = (width - NAME_WIDTH) // len(runs) - 2
     if len(runs) > 1 and column >= MIN_COLUMN:
@@ -170,7 +170,7 @@ def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iter
 
 
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
-    """Return a sparkline of a figure over the steps; "" if fewer than two values are known."""
+    """Return a sparkline of a figure, or "" if fewer than two of its values are known."""
     field = COURSES.get(name, "")
     records = facts.course.validations if field == "validation_loss" else facts.course.steps
     values = [y for _, y in points(records, field)] if field else []

@@ -150,7 +150,7 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
 
 
 def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
-    """Parse the table; print its errors and return None if it has any. Violations of Ascend rules are only warnings."""
+    """Parse a rank table. If it has errors, print them and return None."""
     if devices is not None:
         raise UsageError(f"--devices {devices}: a rank table already lists its devices", hint="remove --devices")
     report = parse_rank_table(data, Path(file), Profile(chip="none"))
@@ -166,7 +166,7 @@ def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -
 
 
 def _shown(report: TableReport) -> Cluster | None:
-    """Return the report's cluster; if it has errors, print them and return None. Warnings are only counted."""
+    """Return the cluster of a checked rank table. If the table has errors, print them and return None."""
     if report.cluster is None:
         say(report.render(screen_of(sys.stderr).columns))
     elif report.warnings:
@@ -179,9 +179,9 @@ def _shown(report: TableReport) -> Cluster | None:
 def _deliver(
     text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto", *, force: bool
 ) -> None:
-    """Print a note for each reason why HCCL would refuse the result, then write the result as `hand_over` does.
+    """Write the converted table to a file or stdout, after a note for each reason why HCCL would refuse it.
 
-    These include a file name that HCCL refuses, which is only a warning in other commands.
+    The reasons include a file name that HCCL refuses, which is only a warning in other commands.
     """
     if TARGETS[format_name].is_table and CHIPS[chip].is_ascend:
         report = parse_rank_table(text.encode(), output or Path("-"), Profile(chip=chip))

@@ -84,7 +84,7 @@ _LOOKS = {Kind.ADDED: ADDED, Kind.REMOVED: REMOVED, Kind.CHANGED: ACTIVE, Kind.R
 
 
 def _text(comparison: Comparison, pair: Pair, limit: int, screen: Screen = PLAIN) -> str:
-    """Return the comparison as lines without control characters from the table or the file names."""
+    """Return the result of a comparison as lines, with control characters escaped."""
     differences = [_difference_line(found, pair, screen) for found in comparison.differences[:limit]]
     names = printable(f"{pair[0].path} and {pair[1].path}")
     first, second = (f"{checksum:08x}" for checksum in comparison.checksums)

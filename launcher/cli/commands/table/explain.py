@@ -72,7 +72,7 @@ def explain(codes: tuple[str, ...], *, as_json: bool) -> None:
 
 
 def _nearest(code: str, known: Sequence[str]) -> str:
-    """Return a hint that suggests known codes with the same beginning or a similar number, nearest first."""
+    """Return a hint that suggests known codes similar to `code`, the nearest first."""
     wanted = code if code.startswith(FAMILIES) else f"RT{code}"
     near = [name for name in known if name.startswith(wanted) and wanted not in FAMILIES]
     close = (name for name in known if slips(name, code) == 1 or _apart(name, wanted) <= NEXT)
@@ -81,7 +81,7 @@ def _nearest(code: str, known: Sequence[str]) -> str:
 
 
 def _apart(name: str, wanted: str) -> int:
-    """Return the difference between the numbers of two codes; `FAR` if they are not comparable."""
+    """Return the difference between the numbers of two codes, or `FAR` if they cannot be compared."""
     one, other = name[2:], wanted[2:]
     is_comparable = name[:2] == wanted[:2] and one.isdecimal() and other.isdecimal()
     return abs(int(one) - int(other)) if is_comparable else FAR

@@ -101,7 +101,7 @@ def coloured(diff: str, screen: Screen) -> str:
 
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
-    """Return whether the repairs change the checksum of a valid table. True if it is nested too deeply to compare."""
+    """Return whether repairing a valid table changed its checksum, or True if this cannot be determined."""
     try:
         return before.valid and not compare(before, after).would_match
     except RecursionError:

@@ -84,12 +84,12 @@ class Placement:
 
     @cached_property
     def groups(self) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-        """All groups of ranks, keyed by axis; empty if no layout was requested."""
+        """All groups of ranks, keyed by axis, or an empty mapping if no layout was requested."""
         return {} if self.layout is None else {axis: groups(axis, self.layout) for axis in AXES}
 
     @cached_property
     def group_texts(self) -> Mapping[str, Mapping[int, str]]:
-        """The members of each rank's group as text, keyed by axis and rank; "" for groups of one rank."""
+        """The members of each rank's group as text, keyed by axis and rank. A group of one rank has the text ""."""
         texts: dict[str, dict[int, str]] = {axis: {} for axis in self.groups}
         for axis, found in self.groups.items():
             for ranks in found:
@@ -109,7 +109,7 @@ class Placement:
 
 
 def _as_text(placement: Placement, title: str) -> str:
-    """Return the tree as text (in ASCII if stdout lacks box characters), then the number of groups along each axis."""
+    """Return the tree as text, followed by the number of groups along each axis."""
     data = io.BytesIO()
     with io.TextIOWrapper(data, encoding=sys.stdout.encoding or "utf-8", errors="replace") as stream:
         console = Console(file=stream, width=ENDLESS, color_system=None, legacy_windows=False)
@@ -151,7 +151,7 @@ def _tree(placement: Placement, title: str) -> Tree:
 
 
 def _label(text: str) -> Text:
-    """Return a label with the control characters of the text escaped."""
+    """Return the text as a label of the tree, with control characters escaped."""
     return Text(printable(text))
 
 

@@ -56,7 +56,7 @@ class Wanted:
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """Return a server's additional keys; raise UsageError if a value is "same" but the name is not an address."""
+    """Return the additional keys of a server entry, with the server's address for each value "same"."""
     own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
     if own is None and SAME in wanted.addresses.values():
         key = next(key for key, address in wanted.addresses.items() if address == SAME)
@@ -155,7 +155,7 @@ def gather(wanted: Wanted, environment: Mapping[str, str]) -> Gathered:
 
 
 def _several(wanted: Wanted, names: Sequence[str]) -> Gathered:
-    """Return the servers named by --servers. With --nvidia-smi, all are assumed to have this machine's GPUs."""
+    """Return the servers that --servers names. With --nvidia-smi, all servers are assumed to have the same GPUs."""
     chosen = None if wanted.device_ids is None else parse_device_ids(wanted.device_ids, DEVICE_IDS)
     if wanted.nvidia_smi:
         gpus = discover.ask_nvidia_smi()
@@ -184,7 +184,7 @@ def _counted(number: int, chosen: Sequence[int] | None) -> tuple[FoundDevice, ..
 
 
 def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
-    """Use the first available source: hccn_tool, hccn.conf or nvidia-smi. If hccn_tool fails, use hccn.conf."""
+    """Return the devices from the first available source: hccn_tool, hccn.conf or nvidia-smi."""
     notes: tuple[Note, ...] = ()
     has_conf = discover.HCCN_CONF.exists()
     if discover.hccn_tool() and (discover.davinci_ids() or wanted.device_ids is not None):
@@ -230,7 +230,7 @@ def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices
 
 
 def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> ServerDevices:
-    """Read a copy of hccn.conf. ASCEND_*_VISIBLE_DEVICES apply only to /etc/hccn.conf of this machine."""
+    """Return the devices listed in a copy of hccn.conf, reduced to those that the user has selected."""
     name = "standard input" if str(path) == STDIN else str(path)
     try:
         content = read_named(str(path))
@@ -260,7 +260,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the option or variable that selects devices, with the selected ids; None if nothing selects devices."""
+    """Return the option or variable that selects devices, and the selected IDs, or None if there is none."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)

@@ -25,13 +25,13 @@ STDIN = "-"
 
 
 def read_table(name: str, profile: Profile) -> TableReport:
-    """Read and check the file `name`, or stdin for "-", like `read_named`."""
+    """Read and check a rank table. The name "-" means stdin."""
     path = found_table(Path(name)) if name else Path()
     return parse_rank_table(read_named(name and str(path)), path, profile)
 
 
 def read_named(name: str) -> bytes:
-    """Return the content of the file `name`, or of stdin for "-". Blocks until the end of the file.
+    """Read a file and return its content. The name "-" means stdin.
 
     Raises UnreadableError if it is missing, a directory, too large, or not readable.
     """
@@ -64,7 +64,7 @@ def warn(text: str) -> None:
 
 
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Raise UsageError if `output` exists, unless `force` is set. A pipe or a device is never replaced."""
+    """Raise UsageError if `output` exists and `force` is not set, or if it is not a regular file."""
     if output is None or not os.path.lexists(output):
         return
     name = printable(str(output))
@@ -75,7 +75,7 @@ def check_output(output: Path | None, *, force: bool) -> None:
 
 
 def hand_over(text: str, cluster: Cluster, format_name: str, output: Path | None, *, force: bool) -> None:
-    """Write the text to stdout, or atomically to the file `output`; then report the file. Blocks until it is written.
+    """Write the table to stdout, or write it atomically to `output` and report the path.
 
     Raises UsageError if `output` has been created since `check_output` and `force` is false, and UnreadableError or
     OSError if the file or stdout cannot be written.
@@ -96,7 +96,7 @@ def to_stdout(text: str) -> None:
 
 
 def put(output: Path, text: str, *, force: bool, mode: int = MODE) -> None:
-    """Write a file atomically; raises as `hand_over` does. If `output` is a symbolic link, its target is replaced."""
+    """Write a file atomically. If `output` is a symbolic link, its target is replaced."""
     try:
         target = Path(os.path.realpath(output))
         if target.is_symlink():

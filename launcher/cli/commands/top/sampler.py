@@ -63,7 +63,7 @@ def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield a line for the loss and a line for tokens/s: first value, sparkline, last value. Lines fit `width` columns.
+    """Yield a line for the loss and one for tokens/s, each with the first value, a sparkline and the last value.
 
     The last line has the median step time and its parts. Lines for unknown values are omitted.
     """
@@ -82,7 +82,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
 
 
 def time_spent(steps: list[StepMetrics]) -> str:
-    """Return the median step time and its parts as text, measured on the rank that writes metrics; "" if unknown."""
+    """Return the median step time and its parts as text, or "" if they are unknown."""
     shares = part_shares(steps)
     if not shares:
         return ""
@@ -105,7 +105,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """The rank's state (with "slow" or "silent"), or how the rank ended."""
+        """The rank's state, such as "running, slow", or how the rank ended."""
         if self.rank.status is not None:
             return describe_status(self.rank.status)
         striking = "silent" if self.silent_s is not None else "slow" if self.slow else ""
@@ -113,7 +113,7 @@ class Row:
 
 
 class Sampler:
-    """Samples a run repeatedly. CPU usage is known from the second sample on. Attributes hold the latest sample."""
+    """Samples a run repeatedly and holds the latest sample. CPU usage is known from the second sample on."""
 
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
         """Create the sampler. `progress_regex` replaces the run's own --progress-regex."""
@@ -127,11 +127,11 @@ class Sampler:
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """Return the recent metrics as lines of at most `width` columns, as of the last sample."""
+        """Return the recent metrics of the last sample as lines of at most `width` columns."""
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:
-        """Sample the run; return its state and a row for each rank, in ascending order."""
+        """Sample the run, and return its state and a row for each rank, in ascending order."""
         state = self._watch.look()
         ranks = list(state.ranks)
         alive = {RankState.RUNNING, RankState.STOPPED}

@@ -112,7 +112,7 @@ def _show_live(sampler: Sampler, interval_s: float) -> None:
 
 
 def _attend(keys: int | None, wait_s: float, view: RankView, redraw: Callable[[], None]) -> bool:
-    """Handle key presses and terminal resizes for `wait_s` seconds; return True if the user wants to quit."""
+    """Handle key presses and terminal resizes for `wait_s` seconds. Return True if the user wants to quit."""
     deadline, before = time.monotonic() + wait_s, shutil.get_terminal_size()
     while (left_s := deadline - time.monotonic()) > 0:
         typed = pressed(keys, min(left_s, RESIZED_WITHIN_S))
@@ -203,5 +203,5 @@ def to_screen(
 
 
 def how_many_run(state: RunState, rank_count: int) -> str:
-    """Return a text such as "; 3 of 4 ranks running"; "" for a run without agents, which count running ranks."""
+    """Return a text such as "; 3 of 4 ranks running", or "" for a run without agents."""
     return "" if state.engine else f"; {state.progress.current.running} of {rank_count} ranks running"

@@ -43,7 +43,7 @@ class Typed:
 
 @frozen
 class Line:
-    """A parsed command line: options (of another launcher, of tlaunch, or both), then a program with its arguments."""
+    """A parsed command line of tlaunch or another launcher: options, then a program with its arguments."""
 
     own: tuple[str, ...]  # tlaunch's options, with their values
     typed: tuple[Typed, ...]
@@ -57,11 +57,11 @@ class Line:
         return [each for each in self.typed if each.counterpart.subject in subjects]
 
     def value_of(self, *subjects: Subject) -> str | None:
-        """Return the value of the last option about one of these subjects; None without such an option or value."""
+        """Return the value of the last option about one of these subjects, or None if there is none."""
         return found[-1].value or None if (found := self.of(*subjects)) else None
 
     def number_of(self, subject: Subject) -> int | None:
-        """Return the value of the last option about this subject as a number; None without such an option or number."""
+        """Return the value of the last option about this subject, or None if it is not a number."""
         return number(self.value_of(subject) or "")
 
     def has_own(self, *names: str) -> bool:
@@ -77,7 +77,7 @@ class Line:
 
 
 def parse_line(words: Sequence[str], own: Mapping[str, int], launcher: Launcher | None = None) -> Line:
-    """Parse the words after a launcher's name: options, then a program with its arguments. Secrets are masked.
+    """Parse the words after a launcher's name into options and a program. Secrets are masked.
 
     `own` maps tlaunch's options to their number of values; it is empty for another launcher's line. A `launcher` of
     None is detected from the options.
@@ -140,7 +140,7 @@ def _split(word: str, own: Mapping[str, int], launcher: Launcher | None) -> tupl
 
 
 def _typed(name: str, values: tuple[str, ...], found: Counterpart) -> Typed:
-    """Return an option as `Typed`. `--map-by ppr:4:node` becomes the number of ranks on each server."""
+    """Return an option with its values. `--map-by ppr:4:node` becomes an option for 4 ranks on each server."""
     value = values[-1] if values else ""
     if key_of(name) != "--map-by" or not value.startswith("ppr:"):
         return Typed(name, values, found)

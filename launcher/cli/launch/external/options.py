@@ -17,7 +17,7 @@ Subject = Literal["devices", "ranks", "server count", "servers", "first server",
 
 @frozen
 class Counterpart:
-    """What replaces another launcher's option. Exactly one of `here`, `instead` and `needless` is set."""
+    """The replacement for another launcher's option. Exactly one of `here`, `instead` and `needless` is set."""
 
     here: str | None = None  # tlaunch's option for the same value
     instead: str | None = None  # an instruction to the user
@@ -207,7 +207,7 @@ _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*")
 
 
 def key_of(option: str) -> str:
-    """Normalize an option's name: dashes instead of underscores, and two leading dashes for mpirun's long options.
+    """Normalize the name of an option, so that `--nproc_per_node` becomes `--nproc-per-node`.
 
     >>> key_of("--nproc_per_node"), key_of("-hostfile"), key_of("-m")
     ('--nproc-per-node', '--hostfile', '-m')
@@ -217,17 +217,17 @@ def key_of(option: str) -> str:
 
 
 def counterpart(option: str, launcher: Launcher | None = None) -> Counterpart | None:
-    """Return tlaunch's counterpart of another launcher's option; None if the option is unknown."""
+    """Return tlaunch's equivalent of another launcher's option, or None if the option is unknown."""
     return (OPTIONS if launcher is None else _OF_LAUNCHER[launcher]).get(key_of(option))
 
 
 def launcher_with(options: Collection[str]) -> Launcher | None:
-    """Return the launcher that has all of these options; None if no launcher or more than one has them."""
+    """Return the only launcher that has all of these options, or None."""
     keys = set(map(key_of, options))
     having = [launcher for launcher, known in _OF_LAUNCHER.items() if keys <= known.keys()]
     return having[0] if len(having) == 1 else None
 
 
 def is_tee(option: str, value: str) -> bool:
-    """Return True if `-t` means --tee of torchrun rather than --rank-table of `tlaunch run`, judging by its value."""
+    """Return True if `-t` is --tee of torchrun rather than --rank-table of tlaunch, judging by its value."""
     return option == "-t" and _STREAMS.fullmatch(value) is not None

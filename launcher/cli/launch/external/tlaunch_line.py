@@ -41,7 +41,7 @@ class TlaunchLine:
 def tlaunch_line(
     line: Line, *, command: str = "tlaunch run", by_python: bool = False, again: bool = False
 ) -> TlaunchLine | None:
-    """Return the equivalent tlaunch command, which begins with `command`; None if the line cannot be translated.
+    """Translate a line to a tlaunch command that begins with `command`. Return None if this is impossible.
 
     `by_python` means that the other launcher always starts the program with Python. `again` means that the command is
     `tlaunch rerun`, which takes missing options from the recorded run.
@@ -74,7 +74,7 @@ def tlaunch_line(
 
 
 def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
-    """Return the words of the program, preceded by `python` if the other launcher adds it implicitly.
+    """Return the program and its arguments, preceded by `python` if the other launcher adds it implicitly.
 
     Return None if the other launcher would pass a non-Python program to Python, as in `torchrun bash run.sh`.
     """
@@ -90,7 +90,7 @@ def _program(line: Line, *, by_python: bool) -> tuple[str, ...] | None:
 
 
 def _options(line: Line, *, of_mpi: bool, several: bool) -> tuple[list[str], list[str], tuple[str, ...]]:
-    """Return tlaunch's options (quoted), notes on omitted options, and the names of options without an equivalent."""
+    """Return tlaunch's options, notes on omitted options, and the names of options without an equivalent."""
     options: list[str] = []
     missing: list[str] = []
     left_out: dict[str, list[str]] = {}
@@ -145,7 +145,7 @@ class ServerAddresses:
 
 
 def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
-    """Translate the options about servers and devices; return None if tlaunch has no equivalent."""
+    """Translate the options about servers and devices. Return None if tlaunch has no equivalent."""
     if line.has_rank_table:
         names = ", ".join(each.name for each in line.of(*_OF_PLACES))
         return ServerAddresses(several=True, notes=(f"{names}: taken from the rank table",) if names else ())
@@ -156,7 +156,7 @@ def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
 
 
 def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
-    """Translate a line that gives only numbers of ranks, devices and servers; return None if there is no equivalent."""
+    """Translate numbers of ranks, devices and servers. Return None if tlaunch has no equivalent."""
     count = _SERVER_COUNT.fullmatch(line.value_of("server count") or "1")
     if count is None:
         return None
@@ -186,7 +186,7 @@ def _devices(line: Line) -> int | None:
 
 
 def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
-    """Translate a line with a hostfile. If there are fewer ranks than slots, ranks use the first slots."""
+    """Translate a line with a hostfile. If the file has more slots than ranks, the first slots are used."""
     file, devices, ranks = line.value_of("server file"), line.number_of("devices"), line.number_of("ranks")
     if file is None or line.of("server count", "servers"):
         return None
@@ -236,7 +236,7 @@ def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str,
 
 
 def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> ServerAddresses:
-    """Return the options for devices on one machine or in a Slurm allocation; these do not need a rank table."""
+    """Return the options for a run on one machine or in a Slurm allocation, which needs no rank table."""
     devices = ("--devices", "N" if per_server is None else str(per_server))
     notes: tuple[str, ...] = (_FILL_IN,) if per_server is None else ()
     by_slurm = line.engine == "slurm" or servers > 1
@@ -252,7 +252,7 @@ def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engi
 def _of_names(
     line: Line, count: re.Match[str], servers: int, per_server: int | None, engine: tuple[str, ...]
 ) -> ServerAddresses:
-    """Return the options for several servers. The line names at most the first; others get placeholders."""
+    """Return the options for several servers. Servers that the line does not name get placeholders."""
     shown, ranks = "N" if per_server is None else str(per_server), line.number_of("ranks")
     if per_server and ranks and servers <= MAX_NAMED and ranks % per_server:  # the last one has fewer
         shown = ",".join([shown] * (servers - 1) + [str(ranks % per_server)])
@@ -279,7 +279,7 @@ def _generate(servers: str, devices: str) -> tuple[str, ...]:
 
 
 def _endpoint(text: str) -> tuple[str, str]:
-    """Return the host and port of `host:port`, `host` or `[address]:port`; a missing port is ""."""
+    """Split `host:port`, `host` or `[address]:port` into the host and the port. A missing port is ""."""
     if text.startswith("["):
         host, _, port = text[1:].partition("]")
         return host, port.removeprefix(":")
