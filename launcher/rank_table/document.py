@@ -25,7 +25,7 @@ _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class LongInteger(float):
-    """A float that stands for an integer with too many digits, as in HCCL's parser."""
+    """An integer with too many digits, stored as a float as in HCCL's parser."""
 
     def __init__(self, digits: str) -> None:
         self.digits = len(digits.removeprefix("-"))
@@ -56,12 +56,12 @@ class Document:
         self._scanned = text  # the text that `locate` searches, repaired if necessary
 
     def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
-        """Return the positions of the values at `pointers`, omitting missing values. Takes one pass over the text."""
+        """Return the positions of the values at `pointers`. Values that do not exist are omitted."""
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     @property
     def may_be_json(self) -> bool:
-        """True if the text may be valid JSON: its only faults, if any, are ones that JSON does not forbid."""
+        """True if no JSON syntax error was found. HCCL may still refuse the text."""
         return all(fault.code in (_TOO_LARGE, OTHER_DATA) for fault in self.faults)
 
     def position(self, offset: int) -> Position:
@@ -122,7 +122,7 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
 
 
 def _wide(codec: str) -> tuple[str, list[Fault]]:
-    """Return a fault if the text is UTF-16 or UTF-32, recognised by its byte order mark or by zero bytes."""
+    """Return an empty text and a fault that says that the file is in UTF-16 or UTF-32 instead of UTF-8."""
     name = codec.upper()
     source = name.replace("-LE", "LE").replace("-BE", "BE")  # iconv's names
     marked = "" if source == name else " without a byte order mark"
@@ -211,7 +211,7 @@ class _Loader:
 
 
 def _numbers_too_large(text: str) -> list[Fault]:
-    """Return a fault for each number too large for a double, at which HCCL stops. Only the first value is searched."""
+    """Return a fault for each number that is too large for a double, because HCCL refuses such numbers."""
     hint = "write the intended number: HCCL's limit is 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:
