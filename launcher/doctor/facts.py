@@ -59,7 +59,7 @@ class Resolved:
 
 @frozen
 class Limit:
-    """A limit in the units of `ulimit`; None means unlimited."""
+    """A resource limit in the units of `ulimit`. None means unlimited."""
 
     name: str  # nofile, nproc, memlock, ...
     soft: int | None = None

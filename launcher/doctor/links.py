@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """If two or more `pairs` are exactly the pairs that contain one server, return this server, or else None."""
+    """Return the server whose pairs are exactly `pairs`, or None if there is no such server or only one pair."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]

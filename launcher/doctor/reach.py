@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Run the call until it has to wait again. `came` is False if it has waited in vain, and None at the start."""
+        """Run the call until it has to wait again. `came` is False after a timeout, and None at the start."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None

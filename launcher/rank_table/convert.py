@@ -138,7 +138,7 @@ def rewritten_format(table_format: str) -> str:
 
 
 def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """Mark a cluster that HCCL cannot use as a CPU or GPU cluster, and return it with a note on the change.
+    """If HCCL cannot use a cluster, mark it for CPU or GPU. Return the cluster and a note about this change.
 
     Between servers, HCCL needs the address of every device or of every server. Other clusters are returned unchanged.
     A server's existing hardware_type is kept.

@@ -146,7 +146,7 @@ def _without_comments(text: str) -> str:
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the cluster that a list of hosts of this `kind` describes, and notes. `name` is used in messages.
+    """Parse a list of hosts of the given `kind`. Return the cluster and notes. Messages refer to the list as `name`.
 
     Raises:
         TlaunchError: a line cannot be parsed, or the text is too large or not UTF-8.

@@ -172,7 +172,7 @@ def _in_order(faults: Iterable[Fault]) -> list[Fault]:
 
 
 class _Loader:
-    """A strict `json.loads` that counts the keys of the objects that it returns."""
+    """A strict JSON parser that counts the keys of all parsed objects."""
 
     def __init__(self) -> None:
         self.keys = 0

@@ -87,7 +87,7 @@ class Fixed:
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
-    """Return the table in `data` with its faults repaired. No file is written; `path` is used only in messages.
+    """Return the table in `data` with its faults repaired. The file at `path` is neither read nor written.
 
     With `sort`, entries are sorted by rank unless this breaks a rule of the reader in `profile`. With `unsafe`, repairs
     that may hide a fault are made as well. UTF-16 and UTF-32 are converted to UTF-8. Text that cannot be decoded is not

@@ -194,7 +194,7 @@ class Table:
 
     @cached_property
     def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
-        """Each server with its sorted ranks, starting with the server of rank 0. Requires sound ranks."""
+        """Each server with its sorted ranks, starting with the server of rank 0. Requires `ranks_are_sound`."""
         pairs = []
         for server in self.servers:
             ranks = sorted(device.global_rank for device in server.devices if device.global_rank is not None)
@@ -242,7 +242,7 @@ def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
 
 
 def split_addresses(device_ip: Any) -> tuple[str, ...]:
-    """Return the addresses in a comma-separated list. Like in HCCL, a trailing comma is allowed."""
+    """Return the addresses in a comma-separated list. As in HCCL, a trailing comma is allowed."""
     if not device_ip or not isinstance(device_ip, str):
         return ()
     if "," not in device_ip:

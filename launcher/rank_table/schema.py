@@ -47,7 +47,7 @@ class _Needed(str):
 
 
 def needed(example: str) -> Any:
-    """Declare a required field; `example` is the value that hints suggest."""
+    """Declare a required field. Hints suggest the value `example`."""
     return _Needed(example)
 
 

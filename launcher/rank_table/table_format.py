@@ -155,7 +155,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """If the document has the list of another format but not that of `found`, return the key of this list."""
+    """Return the key of another format's list if the document has such a list instead of the list of `found`."""
     return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 

@@ -66,7 +66,7 @@ class TableReport:
 
     @property
     def servers(self) -> int:
-        """The number of servers found, including faulty ones."""
+        """The number of servers in the file, including servers with errors."""
         return 0 if self.table is None else len(self.table.servers)
 
     @property
@@ -98,7 +98,7 @@ def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = 
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
-    """Check the content of a table. `path` is used only in messages."""
+    """Parse and check the content of a table. The file at `path` is not read."""
     from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads every rule
 
     with _without_garbage_collection():

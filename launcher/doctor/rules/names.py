@@ -77,7 +77,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check each server's hostname: gloo listens at the address of the hostname, unless an interface is chosen."""
+    """Check that each server resolves its own name, but not to loopback, because gloo listens at this address."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}

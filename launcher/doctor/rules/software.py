@@ -87,7 +87,7 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
-    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name; None if it does not hang."""
+    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name, or None if not needed."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
     needed = " ".join(f"{name}={value}" for name, value in answer.facts.mpi_variables)

@@ -243,7 +243,7 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """On 910 and 300I servers, a job must use the same number of devices on each server. Other chips need not.
+    """On 910 and 300I, a job must use the same number of devices on each server. Other chips allow different numbers.
 
     HCCL does not check this in a v1.1 table, whose ranks may run on hosts. tlaunch expects the number that a legacy-lab
     table states, or else the most frequent number.
