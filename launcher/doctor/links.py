@@ -47,7 +47,7 @@ class Link:
 
 @frozen
 class Links:
-    """All measurements of the connections in a run."""
+    """The measurements of all connections between servers in a run."""
 
     world_size: int
     server_count: int

@@ -72,7 +72,7 @@ class Listener:
             self._accept()
 
     def close(self) -> None:
-        """Disconnect all callers and stop listening. Idempotent."""
+        """Disconnect all callers and stop listening. Repeated calls have no effect."""
         for caller in tuple(self._callers.values()):
             self._drop(caller)
         self._selector.close()

@@ -37,7 +37,7 @@ def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
 
 
 def render_problems(problems: Sequence[Problem], document: Document, name: str, *, columns: int | None = None) -> str:
-    """Return the text of all problems, each with its source line, followed by a line with the number of problems.
+    """Return the text of all problems with their source lines, and a final line with the number of problems.
 
     `name` is the name of the file as the user gave it. `columns` is the terminal's width, None without a terminal.
     """

@@ -52,7 +52,7 @@ class RankChange:
 
 @frozen
 class Comparison:
-    """The result of comparing two files. Invariant: `differences` is empty if and only if the checksums match."""
+    """The result of comparing two files. The checksums match if and only if `differences` is empty."""
 
     checksums: tuple[int, int]
     differences: tuple[Difference, ...]  # in the order of the first file

@@ -32,7 +32,7 @@ class LongInteger(float):
 
 
 class Position(NamedTuple):
-    """A position in a text. Lines and columns count from 1; columns count characters, without a byte order mark."""
+    """A line and a column of a text, both counted from 1. A byte order mark is not counted."""
 
     line: int
     column: int
@@ -69,7 +69,7 @@ class Document:
         return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
-        """Return line `line`, counted from 1, without its line ending."""
+        """Return the text of a line, counted from 1, without its line ending."""
         start = self._lines.start(line)
         end = self.text.find("\n", start)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -188,7 +188,7 @@ class _Loader:
         )
 
     def may_repeat_keys(self, text: str) -> bool:
-        """Return False if it is certain that no object has a repeated key.
+        """Return whether an object may have a repeated key. False is certain, but True is not.
 
         In the text, each key ends in a quote, blanks and a colon. Only a string with an escaped quote can contain the
         same sequence. If there are as many sequences as keys in the parsed objects, no key was dropped.

@@ -174,7 +174,7 @@ def _next_pass(
 
 
 def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
-    """Return whether the structure of the table matches its format after `steps`."""
+    """Return whether the table has the structure that its format requires after `steps`."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     errors = parse_rank_table(_encoded(text), path, profile).errors
     return not any(error.code in OF_SHAPE for error in errors)

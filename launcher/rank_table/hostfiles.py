@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether hostfiles, rankfiles and node lists can contain `name`.
+    """Return whether `name` is valid as a host in hostfiles, rankfiles and node lists.
 
     A name with exactly one colon is not allowed, because it would be read as a name and a count.
     """

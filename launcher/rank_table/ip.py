@@ -30,7 +30,7 @@ def is_loopback(name: str | None) -> bool:
 
 
 def family_of(packed: bytes | None) -> int | None:
-    """Return 4 or 6 for the result of `packed_address`."""
+    """Return the family of a packed address, 4 or 6, or None if `packed` is None."""
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
 
 

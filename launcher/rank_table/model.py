@@ -134,7 +134,7 @@ class PodRow(NamedTuple):
 
 @frozen
 class Table:
-    """All rows of a table, in file order."""
+    """The rows of a rank table, in file order."""
 
     format: Format
     fields: dict[str, Any]

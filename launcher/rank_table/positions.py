@@ -60,7 +60,7 @@ class Lines:
         return ended + 1, self._text.rindex("\n", at, min(at + _BLOCK, offset)) + 1
 
     def start(self, number: int) -> int:
-        """Return the offset of the first character of line `number`, which must exist."""
+        """Return the offset of the first character of a line. The line must exist."""
         if number == 1:
             return 0
         block = self._block_of_end(number - 1)
@@ -193,7 +193,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 def overwritten(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with exactly these edits applied. The edits must be in ascending order."""
+    """Apply the edits to the text without further changes. The edits must be in ascending order."""
     parts, at = [], 0
     for edit in edits:
         parts += [text[at : edit.start], edit.text]

@@ -326,7 +326,7 @@ class Scanner:
         frame.elided = False
 
     def _unmatched(self, token: Token) -> None:
-        """Stop at a closing bracket that does not match the open one, because the meaning of the rest is uncertain."""
+        """Stop scanning at a closing bracket that does not match, because the meaning of the rest is uncertain."""
         frame = self._stack.top
         way = remedy(self.text, token.start, self._stack.brackets)
         follows = next_token(self.text, token.end).kind

@@ -244,7 +244,7 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
-    """Return a hint with a similar known key that the object does not have yet."""
+    """Return a hint for an unknown key, such as the name of a similar key."""
     near = difflib.get_close_matches(key[:64], sorted(shape.fields()), n=1, cutoff=0.6)
     if near and near[0] in fields:
         return f'remove it: the object already has "{near[0]}"'

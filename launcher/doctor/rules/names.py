@@ -77,7 +77,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each server resolves its own name, but not to loopback, because gloo listens at this address."""
+    """Check that each server resolves its own name to an address other than loopback, because gloo listens there."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}

@@ -27,7 +27,7 @@ def groupcount_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT602", "instance_count differs from the number of instances", formats=GROUP_LISTS)
 def instancecount_differs(table: Table) -> Iterator[Finding]:
-    """`instance_count` must be the length of the group's `instance_list`, written as a string. HCCL checks it."""
+    """`instance_count` must be the length of the group's `instance_list`, written as a string. HCCL checks this."""
     for group in table.groups:
         yield from count_differs(group.pointer, group.fields, "instance_count", group.instance_count, "instance")
 

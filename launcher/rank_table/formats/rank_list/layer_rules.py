@@ -207,7 +207,7 @@ def _all_levels(table: Table) -> Iterator[tuple[Pointer, Fields]]:
 
 
 def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
-    """Yield the addresses of all layers and of the control plane."""
+    """Yield the addresses of all ranks, both in network layers and in control planes."""
     for device in table.devices:
         for pointer, level in levels(device):
             yield from addresses(pointer, level)

@@ -139,7 +139,7 @@ def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields
 
 
 def is_draft(level: Fields) -> bool:
-    """Return whether a layer has keys of a draft of v2.0 instead of the final keys."""
+    """Return whether a layer uses the key names of a v2.0 draft instead of the final names."""
     return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
 
 
