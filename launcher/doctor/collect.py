@@ -41,7 +41,7 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 def collect(request: Request) -> Facts:
-    """Return the facts of this server. Blocks up to `RESOLVE_S`, or longer if a file system does not respond."""
+    """Collect facts about this server. This takes up to `RESOLVE_S` s, or longer if a file system does not respond."""
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     memory = psutil.virtual_memory()
@@ -90,7 +90,7 @@ def collect(request: Request) -> Facts:
 
 
 def identity() -> str:
-    """Return a text that identifies this boot of the kernel and the network namespace of this process."""
+    """Return an identifier of the current boot of the machine and the network namespace of this process."""
     try:
         return f"{boot_id()} {_NETWORK.readlink()}" if boot_id() else ""
     except OSError:
@@ -107,7 +107,7 @@ def versions() -> tuple[tuple[str, str], ...]:
 
 
 def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
-    """Return the MPI library that this Python's mpi4py loads, found by a child process; None if mpi4py is missing."""
+    """Return the MPI library that mpi4py loads in a child process, or None if mpi4py is not installed."""
     with suppress(PackageNotFoundError, ValueError):
         version("mpi4py")
         return library_of_python((sys.executable,), environment, Path("/"))
@@ -115,7 +115,7 @@ def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
 
 
 def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> str | None:
-    """Return why mpi4py would not work with the mpirun that started this process; None if it would work."""
+    """Return why mpi4py does not work with the mpirun that started this process, or None if it works."""
     engine = read_engine_rank(environment, os.getpid())
     if library is None or engine is None or engine.engine == SLURM:
         return None
@@ -125,7 +125,7 @@ def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> s
 
 
 def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return environment variables that keep mpi4py from hanging, except variables that the user has set."""
+    """Return the environment variables that prevent mpi4py from hanging, except those that the user has set."""
     if library is None:
         return ()
     needed = variables_for(library, by_open_mpi_4=is_of_open_mpi_4(environment))
@@ -133,7 +133,7 @@ def mpi_variables(library: MpiLibrary | None, environment: Mapping[str, str]) ->
 
 
 def folder(path: Path) -> Folder:
-    """Return the state of a directory and its disk space. Creates a temporary file to test whether it is writable."""
+    """Return the state and disk space of a directory. A temporary file is created to test for write access."""
     missing, there = None, path.absolute()  # the part of the path to create, and the existing parent
     while not os.path.isdir(there) and there.parent != there:  # noqa: PTH112 - Path.is_dir raises without permission
         missing, there = there, there.parent
@@ -164,12 +164,12 @@ def limits() -> tuple[Limit, ...]:
 
 
 def memory_limit() -> int | None:
-    """Return the lowest memory limit of this process's control groups in bytes; None if there is none."""
+    """Return the lowest memory limit of this process's control groups in bytes, or None if there is none."""
     return min((int(text) for text in _cgroup_limit("memory.max") if text.isdecimal()), default=None)
 
 
 def cpu_limit() -> float | None:
-    """Return the lowest limit of this process's control groups in CPUs, such as 1.5; None if there is none."""
+    """Return the lowest CPU limit of this process's control groups, such as 1.5, or None if there is none."""
     quotas = [text.split() for text in _cgroup_limit("cpu.max")]
     return min((int(quota) / int(period) for quota, period in quotas if quota.isdecimal()), default=None)
 
@@ -189,7 +189,7 @@ def _cgroup_limit(name: str) -> list[str]:
 
 
 def _why_no_file(directory: Path) -> str | None:
-    """Return the system's error message if no file can be created in the directory; None if one can."""
+    """Try to create a file in the directory. Return the system's error message, or None on success."""
     try:
         with tempfile.TemporaryFile(dir=directory):
             return None
@@ -198,7 +198,7 @@ def _why_no_file(directory: Path) -> str | None:
 
 
 def _why_no_directory(path: Path) -> str | None:
-    """Return why the directory cannot be created, for example because its path contains a file; None if it can."""
+    """Return why the directory cannot be created, for example because a parent is a file, or None if it can be."""
     try:
         path.lstat()
     except FileNotFoundError:

@@ -26,18 +26,18 @@ Reach = Mapping[int, tuple[Attempt, ...]]  # each server's attempts to reach the
 
 
 class Transport(Protocol):
-    """A channel that carries messages to a `ProbeHandler` on every server, and returns its answers."""
+    """A channel that carries messages to a `ProbeHandler` on every server, and returns the answers."""
 
     def ask(self, messages: Messages) -> Messages:
-        """Send all messages at once, and return the answers that arrive in time. Blocks until then."""
+        """Send all messages at once, and return the answers that arrive before a timeout."""
 
     def offsets_s(self) -> Mapping[int, float]:
-        """Return the clock offset of each measured server relative to the launcher; positive if the server is ahead."""
+        """Return the clock offset of each measured server from the launcher. It is positive if the server is ahead."""
 
 
 @frozen
 class ExaminationRequest:
-    """The planned run, as far as servers can check it before it starts."""
+    """The settings of a planned run that servers can check before the run starts."""
 
     cwd: Path
     runs_dir: Path
@@ -49,7 +49,7 @@ class ExaminationRequest:
 
 @frozen
 class Examination:
-    """The results of an examination. A server without an answer has no facts, and may have an entry in `troubles`."""
+    """The results of examining all servers. A server that did not answer is missing in `facts`."""
 
     cluster: Cluster
     facts: Mapping[int, Facts]
@@ -63,7 +63,7 @@ class Examination:
 
 
 def examine(cluster: Cluster, wish: ExaminationRequest, transport: Transport) -> Examination:
-    """Request the facts of every server, and let servers test their connections. Blocks as long as `transport` does."""
+    """Collect facts from every server, and let the servers test their connections to each other."""
     troubles: dict[int, str] = {}
     names = tuple(dict.fromkeys(name for server in cluster.servers for name in names_of(server)))
     request = Request(
@@ -97,7 +97,7 @@ def _reach(
     transport: Transport,
     troubles: dict[int, str],
 ) -> Reach:
-    """Let each server that answered try to reach the others that answered, and finally itself."""
+    """Let the servers that answered test their connections to each other and to themselves."""
     if len(answering) < 2:
         return {}
     secret = secrets.token_hex(16)

@@ -14,7 +14,7 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Request:
-    """What a server is asked to check."""
+    """The checks that the launcher requests from a server."""
 
     names: tuple[str, ...] = ()  # names of all servers in the table, to resolve
     called: tuple[str, ...] = ()  # this server's own names; empty for a single server
@@ -35,7 +35,7 @@ class Interface:
 
 @frozen
 class Folder:
-    """A directory and its file system. For a missing directory, the values are those of its nearest existing parent."""
+    """A directory and its disk space. If it does not exist, the values describe its nearest existing parent."""
 
     path: str
     exists: bool = True
@@ -59,7 +59,7 @@ class Resolved:
 
 @frozen
 class Limit:
-    """A limit in the units of `ulimit`; None means unlimited."""
+    """A resource limit in the units of `ulimit`. None means unlimited."""
 
     name: str  # nofile, nproc, memlock, ...
     soft: int | None = None
@@ -118,7 +118,7 @@ class Facts:
         return next((limit for limit in self.limits if limit.name == name), None)
 
     def resolution(self, name: str) -> Resolved | None:
-        """Return the addresses to which `name` resolves on this server; None if this was not requested."""
+        """Return the addresses to which `name` resolves on this server, or None if they were not requested."""
         return self._resolutions.get(name)
 
     @cached_property

@@ -19,7 +19,7 @@ MAX_SHOWN = 4  # servers named in a message; the others are counted
 
 
 class Severity(str, Enum):
-    """The severity of a finding, worst first."""
+    """The severities of findings, worst first."""
 
     BREAKS = "breaks"  # the run would fail
     RISKY = "risky"  # it may fail, be slow, or be hard to understand
@@ -27,7 +27,7 @@ class Severity(str, Enum):
 
 
 class Topic(str, Enum):
-    """The subject of a finding, in the order in which the report lists subjects."""
+    """The subjects of findings, in the order of the report."""
 
     ANSWER = "answer"
     REACH = "reach"
@@ -87,7 +87,7 @@ class Evidence:
         return f"server{'s' * (len(names) > 1)} {some_of(names, MAX_SHOWN)}"
 
     def each(self, values: Mapping[T, tuple[int, ...]]) -> str:
-        """Return a phrase for the servers with each value, such as "1500 on servers h1, h3; 9000 on server h2"."""
+        """Return a phrase that lists servers by value, such as "1500 on servers h1, h3; 9000 on server h2"."""
         return "; ".join(f"{value} on {self.named(servers)}" for value, servers in values.items())
 
 
@@ -96,7 +96,7 @@ Rule = Callable[[Evidence], Iterator[Finding]]
 
 @frozen
 class Answer:
-    """The facts of a server, for rules that check servers one at a time."""
+    """The facts of one server, as the input of a rule that checks servers one at a time."""
 
     index: int
     facts: Facts
@@ -113,7 +113,7 @@ class Answer:
 
 @frozen
 class PerServer:
-    """A rule that checks servers one at a time, as a row of a table of rules."""
+    """A rule that is applied to each server separately."""
 
     code: str
     topic: Topic
@@ -123,7 +123,7 @@ class PerServer:
     hint: str | None = None  # may contain the same
 
     def __call__(self, evidence: Evidence) -> Iterator[Finding]:
-        """Yield a finding for each server with a problem. The result of `find` may override the "severity"."""
+        """Yield a finding for each server with a problem. `find` may override the severity of the finding."""
         for index, facts in evidence.answers():
             answer = Answer(index, facts, evidence)
             if (values := self.find(answer)) is not None:
@@ -148,5 +148,5 @@ def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
 
 
 def minority(said: Mapping[T, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the servers of `groups` that do not have the most frequent value."""
+    """Return all servers except those with the most frequent value, which comes first in `said`."""
     return tuple(sorted(server for servers in list(said.values())[1:] for server in servers))

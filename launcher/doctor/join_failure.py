@@ -98,7 +98,7 @@ _COMPLAINT = re.compile(
 
 
 def diagnose_output(lines: Sequence[str], ended: str) -> JoinFailure:
-    """Return why a server did not join, from the last `lines` of the engine or agent. `ended`: how that ended."""
+    """Return why a server did not join, based on the last output `lines` of its engine or agent."""
     searched = [*lines, ended]
     for pattern, code, why, hint in _KNOWN:
         numbers = (number for number, line in enumerate(searched) if re.search(pattern, line, re.IGNORECASE))
@@ -124,7 +124,7 @@ def join_timed_out(seconds: float) -> JoinFailure:
 
 
 def engine_hangs(engine: str, seconds: float, lines: Sequence[str]) -> JoinFailure:
-    """Return the failure of an engine that should have started one server's agent but did not exit."""
+    """Return the failure for an engine such as srun that hangs instead of starting a server's agent."""
     failure = diagnose_output(lines, f"{engine} did not exit within {seconds:g} s")
     if failure.code != "did-not-come":
         return failure
@@ -151,6 +151,6 @@ def connection_lost(why: str) -> JoinFailure:
 
 
 def _with_next(lines: Sequence[str], number: int) -> str:
-    """Return the line, joined with the line after it if it ends in a colon."""
+    """Return a line. If it ends in a colon, append the next line."""
     line = lines[number].strip()
     return f"{line} {lines[number + 1].strip()}" if line.endswith(":") and number + 1 < len(lines) else line

@@ -26,7 +26,7 @@ MAX_PAIRS = 4
 
 @frozen
 class AllReduced:
-    """The measurement of an all-reduce over all ranks."""
+    """The measured performance of an all-reduce over all ranks."""
 
     bytes: int
     seconds: float
@@ -36,7 +36,7 @@ class AllReduced:
 
 @frozen
 class Link:
-    """The connection between two servers. Rates are forth (first to second), back, and the slower of these two."""
+    """The measured connection between two servers, with the rates in both directions and the lower of them."""
 
     servers: tuple[int, ...]
     latency_s: float
@@ -47,7 +47,7 @@ class Link:
 
 @frozen
 class Links:
-    """All measurements of the connections in a run."""
+    """The measurements of all connections between servers in a run."""
 
     world_size: int
     server_count: int
@@ -59,7 +59,7 @@ class Links:
 
 
 def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
-    """Return findings about slow pairs of servers. For a single pair, compare its two directions instead."""
+    """Return findings about slow connections between servers. With a single pair, compare its two directions."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
         return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
@@ -80,7 +80,7 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 
 
 def best_of(first: Links, second: Links) -> Links:
-    """Return the better of two measurements of each pair, since a machine may have been busy during one of them."""
+    """Combine two measurements by taking the better value for each pair, because a machine may have been busy."""
     again = {link.servers: link for link in second.pairs}
     pairs = []
     for one in first.pairs:
@@ -92,7 +92,7 @@ def best_of(first: Links, second: Links) -> Links:
 
 
 def described(links: Links) -> str | None:
-    """Return the usual rate and latency between servers, like "10 Gbit/s and 0.05 ms"; None if no pair was measured."""
+    """Return the usual rate and latency, such as "10 Gbit/s and 0.05 ms", or None if no pair was measured."""
     if not links.pairs:
         return None
     rate = usual({link.servers: link.bytes_per_s for link in links.pairs})
@@ -100,7 +100,7 @@ def described(links: Links) -> str | None:
 
 
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
-    """Return the median of the best values of all servers, given the value of each pair.
+    """Find the best value of each server among its pairs, and return the median of these best values.
 
     >>> usual({(0, 1): 10.0, (0, 2): 1.0, (1, 2): 1.0})
     10.0
@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the server that all `pairs` share, if there are several and it is in no other pair; else None."""
+    """Return the server whose pairs are exactly `pairs`, or None if there is no such server or only one pair."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -119,12 +119,12 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
 
 
 def _by(interfaces: Sequence[str]) -> str:
-    """Return a phrase about the interfaces that carried data; empty if they are not known for all servers."""
+    """Return a phrase that names the interfaces used, or "" if the interface of any server is unknown."""
     return f" by {some_of(list(dict.fromkeys(interfaces)), MAX_SHOWN)}" if interfaces and all(interfaces) else ""
 
 
 def _only_pair(link: Link, names: list[str], by: str) -> Finding:
-    """Judge the only pair by its two directions. The sender may be slow, or the receiver may lose data."""
+    """Return a finding about the only pair of servers, based on the rates in its two directions."""
     if link.bytes_per_s < min(UNEVEN_BYTES_PER_S, UNEVEN_SHARE * max(link.forth_bytes_per_s, link.back_bytes_per_s)):
         return Finding(
             "slow-link", Topic.LINKS, Severity.RISKY, link.servers,
@@ -147,7 +147,7 @@ def _outliers(
     said: Callable[[Link], str],
     usually: str,
 ) -> Iterator[Finding]:
-    """Yield a finding about the pairs that stand out, worst first, if there are any such pairs."""
+    """Yield one finding about the pairs in `stand_out`, or no finding if there are no such pairs."""
     if not stand_out:
         return
     each = some_of([f"{_between(link, names)} {said(link)}" for link in stand_out], MAX_PAIRS)
@@ -169,7 +169,7 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Return the lower of a connection's two rates as text, with its sender if the directions differ."""
+    """Return the lower rate of a connection as text. If the directions differ, the text names the sender."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)

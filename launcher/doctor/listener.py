@@ -30,7 +30,7 @@ _BACKLOG = 1024
 
 
 def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
-    """Return the answer to a challenge, which only this server's listener in this examination can compute."""
+    """Return the answer to a challenge, which proves that the listener belongs to this server and examination."""
     who = server_index.to_bytes(_INDEX_BYTES, "big")
     return who + hmac.digest(secret.encode(), challenge + who, "sha256")
 
@@ -43,7 +43,7 @@ class _Caller:
 
 
 class Listener:
-    """A listener on a free port of all addresses. It does not block or start threads: its owner calls `serve`.
+    """A non-blocking listener on a free port of all addresses. Its owner calls `serve` to handle callers.
 
     `fileno` becomes readable when there is something to serve, so it fits into the owner's selector.
     """
@@ -64,7 +64,7 @@ class Listener:
         return self._selector.fileno()
 
     def serve(self) -> None:
-        """Handle all pending connections and data. Data is read before any caller is dropped."""
+        """Read all pending data, then accept all waiting callers."""
         ready = [key.fd for key, _ in self._selector.select(0)]
         for caller in [self._callers[number] for number in ready if number in self._callers]:
             self._hear(caller)
@@ -72,14 +72,14 @@ class Listener:
             self._accept()
 
     def close(self) -> None:
-        """Disconnect all callers and stop listening. Idempotent."""
+        """Disconnect all callers and stop listening. Repeated calls have no effect."""
         for caller in tuple(self._callers.values()):
             self._drop(caller)
         self._selector.close()
         self._socket.close()
 
     def _accept(self) -> None:
-        """Accept all waiting callers, since one event may stand for several. If full, first drop a silent caller."""
+        """Accept all waiting callers. If there are too many, first drop callers that have not finished in time."""
         with suppress(OSError):  # no more callers, or no descriptor: the caller times out
             while True:
                 if len(self._callers) >= MAX_CALLERS:
@@ -93,7 +93,7 @@ class Listener:
                 self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, caller: _Caller) -> None:
-        """Read a caller's data and answer it. The caller closes the connection after it has received enough."""
+        """Read data from a caller, and answer a complete request. Drop the caller if the data is invalid."""
         before = len(caller.said)
         try:
             piece = caller.connection.recv(CALL_BYTES + 1 if before < CALL_BYTES else len(LARGE))
@@ -110,7 +110,7 @@ class Listener:
             self._say(caller, ACKNOWLEDGED, LARGE)
 
     def _say(self, caller: _Caller, *pieces: bytes) -> None:
-        """Send each piece in separate packets. The kernel buffers most of `LARGE`; the rest is not needed."""
+        """Send each piece separately. If the send buffer is full, the rest of a piece is not sent."""
         with suppress(OSError):
             for piece in pieces:
                 caller.connection.send(piece)

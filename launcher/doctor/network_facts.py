@@ -29,7 +29,7 @@ MAX_PATIENCE_S = 60.0  # for thousands of names
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """Return all interfaces, with their addresses of both families."""
+    """Return all network interfaces with their IPv4 and IPv6 addresses."""
     import psutil  # noqa: PLC0415 - slow import
 
     stats = psutil.net_if_stats()
@@ -45,7 +45,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def default_interface(net: Path = NET) -> str | None:
-    """Return the interface of the IPv4 default route with the best metric; None if there is none."""
+    """Return the interface of the IPv4 default route with the lowest metric, or None if there is no such route."""
     try:
         rows = [line.split() for line in (net / "route").read_text(encoding="ascii").splitlines()[1:]]
     except (OSError, ValueError):
@@ -70,7 +70,7 @@ def rdma_devices(directory: Path = RDMA) -> tuple[str, ...]:
 
 
 def ephemeral_ports(path: Path = EPHEMERAL) -> tuple[int, int] | None:
-    """Return the first and last port of the range from which the kernel chooses ports automatically."""
+    """Return the first and last port of the kernel's ephemeral port range."""
     try:
         first, last = map(int, path.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -101,12 +101,12 @@ def _trouble(family: socket.AddressFamily, number: int) -> OSError | None:
 
 
 def patience_s(count: int) -> float:
-    """Return the timeout for resolving `count` names: each name may first wait for a name server that is down."""
+    """Return a timeout for resolving `count` names that allows for a name server that does not answer."""
     return min(MAX_PATIENCE_S, RESOLVE_S * max(1, math.ceil(count / MAX_AT_ONCE)))
 
 
 def resolve(names: Iterable[str], patience_s: float) -> dict[str, Resolved]:
-    """Return the addresses of every name; an address resolves to itself. Blocks up to `patience_s`.
+    """Resolve names to addresses in parallel, and block for up to `patience_s`. An address resolves to itself.
 
     A silent name server takes 5 to 30 s per name, so all names are resolved in parallel. Names that are not resolved by
     the deadline have no answer. The system's resolver cannot be interrupted, so its daemon threads are abandoned then.

@@ -35,7 +35,7 @@ OWN_RUNS = ".doctor-"  # prefix of directories that examinations create
 
 
 def forget(runs_dir: Path, *, parent: bool) -> bool:
-    """Remove a directory that an examination created for its runs. With `parent`, also remove its parent if empty.
+    """Remove the runs directory of an examination. If `parent` is set, also remove the parent if it is empty.
 
     Returns whether the directory is removed. Directories that no examination created are not touched.
     """
@@ -49,7 +49,7 @@ def forget(runs_dir: Path, *, parent: bool) -> bool:
 
 
 class ProbeHandler:
-    """Handles messages, and keeps a listener between them. Call `serve` when `fileno` is readable (-1: no listener).
+    """Handles the messages of an examination on one server. Call `serve` when `fileno` becomes readable.
 
     Other servers may try to reach this one even after it has answered, so close it only when the launcher is done.
     """
@@ -72,7 +72,7 @@ class ProbeHandler:
             self._listener = None
 
     def answer(self, message: Message) -> dict[str, Any]:
-        """Execute the request of the message, and return the answer. Blocks; never raises."""
+        """Execute the request in a message, and return the answer. An error is returned as an answer, too."""
         try:
             match message.get("do"):
                 case "collect":

@@ -24,7 +24,7 @@ MAX_AT_ONCE = 128  # pending connections, far below the usual limit of descripto
 
 
 class Outcome(str, Enum):
-    """The result of trying to reach a server, best first."""
+    """The possible results of trying to reach a server, best first."""
 
     REACHED = "reached"
     LOSES_THERE = "large packets do not arrive there"  # small packets do
@@ -50,7 +50,7 @@ class Target:
 
 @frozen
 class Attempt:
-    """The result for one target: the best outcome of its addresses, or the fastest address if outcomes are equal."""
+    """The result of trying to reach a target. If the target has several addresses, the best result counts."""
 
     server: int
     host: str
@@ -72,7 +72,7 @@ class Attempt:
 def try_reach(
     targets: Sequence[Target], secret: str, timeout_s: float, listener: Listener | None = None
 ) -> tuple[Attempt, ...]:
-    """Try every target, in order. Meanwhile, `listener`, which is this server's own listener, is served.
+    """Try to reach every target, and return the results in order. Meanwhile, serve this server's own `listener`.
 
     Blocks up to `timeout_s` for each group of `MAX_AT_ONCE` silent addresses, measured from when the connection is
     established. If large packets are lost, it blocks for up to twice `timeout_s` more.
@@ -122,7 +122,7 @@ _Wait = tuple[socket.socket, int]  # a connection and an event of `selectors`
 
 
 class _Call:
-    """A conversation with one address. `attempt` is None until it has ended."""
+    """A call to one address. `attempt` is None until the call has ended."""
 
     def __init__(self, target: Target, address: str, secret: str, timeout_s: float) -> None:
         self.target = target
@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Continue up to the next wait. `came`: whether the awaited event came in time; None at the start."""
+        """Run the call until it has to wait again. `came` is False after a timeout, and None at the start."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None
@@ -149,7 +149,7 @@ class _Call:
 
 
 def _converse(target: Target, address: str, secret: str) -> Generator[_Wait, bool, Attempt]:
-    """Call an address. Yield each event to wait for, and receive whether it came in time; return the result."""
+    """Call an address and return the result. Yield whenever the call has to wait for the connection."""
     result = partial(Attempt, target.server, target.host, address=address)
     challenge = os.urandom(CHALLENGE_BYTES)
     begun_s = time.monotonic()
@@ -177,7 +177,7 @@ def _converse(target: Target, address: str, secret: str) -> Generator[_Wait, boo
 
 
 def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, str | None]:
-    """Receive the answer; return what is wrong with it, or None. A connection without data is also a fault."""
+    """Receive the answer, and return what is wrong with it, or None if it is as expected."""
     heard = b""
     while heard != expected:
         piece = yield from _received(connection, ANSWER_BYTES + 1)
@@ -190,7 +190,7 @@ def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, 
 
 
 def _hear_large(connection: socket.socket) -> Generator[_Wait, bool, Outcome]:
-    """Receive the small acknowledgement and more data, which starts with a large packet; return the outcome.
+    """Receive the acknowledgement and a large packet, and return the outcome of this test.
 
     If the connection ends, large packets remain untested.
     """
@@ -206,13 +206,13 @@ def _hear_large(connection: socket.socket) -> Generator[_Wait, bool, Outcome]:
 
 
 def _send(connection: socket.socket, data: bytes) -> None:
-    """Send as much as the kernel accepts. If the connection is closed, this is found when its end is received."""
+    """Send as much as the kernel accepts. Errors are ignored, since a later receive reports them."""
     with suppress(OSError):
         connection.send(data)
 
 
 def _received(connection: socket.socket, size: int) -> Generator[_Wait, bool, bytes | None]:
-    """Return the next data, empty at the end of the connection; None if nothing comes in time."""
+    """Return the next data, no bytes at the end of the connection, or None if no data arrives in time."""
     while (yield connection, selectors.EVENT_READ):
         try:
             return connection.recv(size)

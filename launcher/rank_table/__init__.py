@@ -29,7 +29,7 @@ __all__ = [
 
 
 def render_table(cluster: Cluster) -> str:
-    """Return the canonical table of a cluster: v1.2 if it has super pods, else v1.0.
+    """Return the text of a cluster's rank table. The format is v1.2 if the cluster has super pods, else v1.0.
 
     Equal clusters give the same text on every node, because HCCL compares checksums of the files: the order of keys is
     fixed, and each device has one line. Reading the text returns the same cluster. Missing addresses are left out.

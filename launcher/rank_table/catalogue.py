@@ -31,7 +31,7 @@ class Severity(Enum):
 
 
 class Addition(NamedTuple):
-    """A member to insert into the object that a finding points to, in front of an existing member."""
+    """A new member for the JSON object that a finding refers to. It is inserted before an existing member."""
 
     key: str
     value: str  # as JSON
@@ -73,7 +73,7 @@ class Entry:
         return Severity.WARNING if self.ascend_only and not chip.is_ascend else self.severity
 
     def concerns(self, table: Table) -> bool:
-        """Return whether the rule applies to the table's format and to the program that reads it."""
+        """Return whether the rule applies to the table's format and to the program that reads the table."""
         return (self.formats is None or table.format in self.formats) and self.consumer in (None, table.consumer)
 
 
@@ -272,7 +272,7 @@ HCCL looks for .json at the end of the path and refuses a file with any other na
 
 
 def _paragraphs(entries: str) -> Iterator[tuple[str, str]]:
-    """Yield each paragraph of `entries` as its first line and the remaining text."""
+    """Yield the first line and the remaining text of each paragraph of `entries`."""
     for paragraph in entries.strip().split("\n\n"):
         head, _, text = paragraph.partition("\n")
         yield head, " ".join(text.split())

@@ -47,7 +47,7 @@ _CHIP_OF_FORMAT = {Format.LAB: "910", Format.CLOUD: "910", Format.V1_2: "a3", Fo
 
 @frozen
 class Checked:
-    """The result of checking a document, before findings get lines and columns."""
+    """The result of checking a document. Its findings have no line and column numbers yet."""
 
     format: Format | None
     table: Table | None  # None if the document is not a rank table
@@ -56,7 +56,7 @@ class Checked:
 
 
 def check_document(document: Document, path: Path, profile: Profile, *, at_most: int = MAX_FAULTS) -> Checked:
-    """Return the faults of `document`: at most `at_most` faults of its shape, and `at_most` findings per rule."""
+    """Check the structure of `document`, then apply the rules, with at most `at_most` findings for each rule."""
     found = recognise(document.value) if document.checkable else None
     named = tuple(_file_findings(path, found))
     if not document.checkable:

@@ -37,7 +37,7 @@ _SUPER_POD_NAME = "super_pod"  # the name in --drop for the two keys that assign
 
 
 def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
-    """Yield a reason to refuse ranks or devices not numbered host by host: the target holds only hosts and counts."""
+    """Yield an error if ranks or devices are not numbered host by host, since a list of hosts has no numbers."""
     places = ((server, slot, device) for server in cluster.servers for slot, device in enumerate(server.devices))
     for expected, (server, slot, device) in enumerate(places):
         if device.global_rank == expected and device.device_id == slot:
@@ -133,12 +133,12 @@ def format_named(name: str, known: Collection[str]) -> str:
 
 
 def rewritten_format(table_format: str) -> str:
-    """Return the format in which to write a table: its own `table_format` if tlaunch can write that, else v1.0."""
+    """Return `table_format` if tlaunch can write this format, or else v1.0."""
     return table_format if table_format in TARGETS else V1_0.name
 
 
 def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """If HCCL cannot use a cluster, mark it as a CPU or GPU cluster, and return a note about this change.
+    """If HCCL cannot use a cluster, mark it for CPU or GPU. Return the cluster and a note about this change.
 
     Between servers, HCCL needs the address of every device or of every server. Other clusters are returned unchanged.
     A server's existing hardware_type is kept.
@@ -152,7 +152,7 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
 
 
 def held_keys(cluster: Cluster) -> dict[str, int]:
-    """Count the uses of each optional key in a cluster. Keys that every server, device or rank has are not optional."""
+    """Return how many times each optional key occurs in a cluster."""
     held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
     for server in cluster.servers:
         held.update(key for key in _SERVER_FIELDS if getattr(server, key) is not None)
@@ -164,7 +164,7 @@ def held_keys(cluster: Cluster) -> dict[str, int]:
 
 
 def without(cluster: Cluster, keys: Collection[str]) -> Cluster:
-    """Return the cluster with all uses of `keys` removed; the same object if there are none."""
+    """Return the cluster without the given optional keys."""
     if not keys:
         return cluster
     servers = []

@@ -86,7 +86,7 @@ def mentions_ids(data: bytes) -> bool:
 
 
 def recognise_plain(data: bytes) -> str | None:
-    """Return the kind of a list of hosts ("hostfile", "rankfile" or "nodelist"); None for JSON and any other text.
+    """Return the kind of a list of hosts: "hostfile", "rankfile" or "nodelist". Return None for other texts.
 
     A single line with several hosts, brackets or one name is a node list. Several lines of names are a hostfile.
     """
@@ -104,7 +104,7 @@ def recognise_plain(data: bytes) -> str | None:
 
 
 def _list_of_names(first: str, text: str) -> str | None:
-    """Recognise lines with one word each as a hostfile. If there is only one word, it must look like a host name."""
+    """Return "hostfile" for several lines of one name each, "nodelist" for a node list, or None for other text."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
     if not all(is_host_name(re.sub(f"^{_USER}", "", line)) for line in _meaningful(text)):
@@ -115,7 +115,7 @@ def _list_of_names(first: str, text: str) -> str | None:
 
 
 def certainly_plain(data: bytes) -> str | None:
-    """Like `recognise_plain`, but None unless the first line is unambiguous and every line has the form of the kind.
+    """Return the result of `recognise_plain` if every line confirms it, or None in case of doubt.
 
     The hosts are not expanded, since a line may name a million devices. Texts larger than a rankfile of 131,072 ranks
     are skipped.
@@ -129,7 +129,7 @@ def certainly_plain(data: bytes) -> str | None:
 
 
 def program_kind(data: bytes, suffix: str) -> str | None:
-    """Return the kind of a program, judged by its text, or by a .py suffix if the text cannot be JSON; else None."""
+    """Return a phrase such as "a Python script" if the text or the suffix is that of a program, or else None."""
     head = data[:_MAX_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     if head.startswith("#!"):
         return f'a script that starts with "{head.splitlines()[0][:40]}"'
@@ -146,7 +146,7 @@ def _without_comments(text: str) -> str:
 
 
 def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the cluster described by a text of this `kind`, and notes about it. `name` is the text's name in messages.
+    """Parse a list of hosts of the given `kind`. Return the cluster and notes. Messages refer to the list as `name`.
 
     Raises:
         TlaunchError: a line cannot be parsed, or the text is too large or not UTF-8.
@@ -166,7 +166,7 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
 
 
 def _meaningful(text: str) -> Iterator[str]:
-    """Yield the lines without comments, skipping empty lines. Lazy, since there may be millions of lines."""
+    """Yield the lines of a text without comments. Empty lines are skipped."""
     return (line for raw in _LINE.finditer(text) if (line := raw[0].partition("#")[0].strip()))
 
 

@@ -36,7 +36,7 @@ class FoundDevice(NamedTuple):
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """Return the ids of a list such as "0-3,6", in order. `origin` names the list's option or variable in messages.
+    """Return the ids in a list such as "0-3,6", in order. Error messages refer to the list as `origin`.
 
     Raises:
         UsageError: the list cannot be parsed, has an id twice, or an id that no server has.
@@ -67,7 +67,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
 def visible_devices(
     environment: Mapping[str, str], names: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the first variable in `names` that is set, with the ids of the devices it makes visible; else None.
+    """Return the first variable of `names` that is set, and its device ids. Return None if no variable is set.
 
     UUIDs of GPUs, full or shortened to a unique prefix, are looked up in `found`.
 
@@ -114,7 +114,7 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
 
 
 def name_devices(ids: Iterable[int]) -> str:
-    """Return a phrase that lists the ids in the given order.
+    """Return a phrase that lists device ids, such as "devices 0-3,6", in the given order.
 
     >>> name_devices([0, 1, 2, 3, 6]), name_devices([5]), name_devices([6, 2, 3])
     ('devices 0-3,6', 'device 5', 'devices 6,2-3')
@@ -130,7 +130,7 @@ class HccnConf:
 
 
 def decode_conf(data: bytes, name: str) -> str:
-    """Decode a file as UTF-8. Invalid bytes are replaced, which does no harm in comments.
+    """Decode a file as UTF-8, and replace invalid bytes, which may occur in comments.
 
     Raises:
         UnreadableError: the file is too large.
@@ -142,7 +142,7 @@ def decode_conf(data: bytes, name: str) -> str:
 
 
 def parse_hccn_conf(text: str, name: str) -> HccnConf:
-    """Return the devices listed in `text`, each with its IPv4 address, or its IPv6 address if it has only that.
+    """Return the devices listed in `text` with their addresses. IPv4 addresses take precedence over IPv6.
 
     Comments, blank lines, any line endings, and unrelated keys are allowed. `name` is the text's name in messages.
 

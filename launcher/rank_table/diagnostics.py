@@ -37,7 +37,7 @@ def plain(place: str, kind: str, _severity: Severity) -> tuple[str, str]:
 
 
 def render_problems(problems: Sequence[Problem], document: Document, name: str, *, columns: int | None = None) -> str:
-    """Return the text of all problems, each with its source line, followed by a line with the number of problems.
+    """Return the text of all problems with their source lines, and a final line with the number of problems.
 
     `name` is the name of the file as the user gave it. `columns` is the terminal's width, None without a terminal.
     """
@@ -48,7 +48,7 @@ def render_problems(problems: Sequence[Problem], document: Document, name: str, 
 def render_each(
     problems: Sequence[Problem], document: Document, name: str, style: Style = plain, *, columns: int | None = None
 ) -> list[str]:
-    """Return one text per problem, for the first `MAX_SHOWN`; a final text states how many are not shown."""
+    """Return the texts of the first `MAX_SHOWN` problems. If there are more, a final text says how many."""
     shown = []
     for problem in problems[:MAX_SHOWN]:
         number = f"{problem.line:>5} | "
@@ -64,7 +64,7 @@ def render_each(
 
 
 def headline(problem: Problem, name: str, style: Style = plain) -> str:
-    """Return a headline like `hccl.json:8:9: warning[RT333]: message`, with control characters in the name escaped."""
+    """Return a headline such as `hccl.json:8:9: warning[RT333]: message`. Control characters are escaped."""
     severity = problem.severity
     place, kind = f"{printable(name)}:{problem.line}:{problem.column}:", f"{severity.value}[{problem.code}]"
     place, kind = style(place, kind, severity)
@@ -158,11 +158,11 @@ def located_problems(document: Document, found: Iterable[Found], chip: Chip) -> 
 
 
 def _first(document: Document, earlier: int, again: int) -> str:
-    """Describe where the first use is: by its line, or by its column if both uses are on the same line."""
+    """Return a phrase that says where a value occurs first, such as "first on line 3" or "first in column 5"."""
     line, column = document.position(earlier)
     return f"first in column {column}" if line == document.position(again).line else f"first on line {line}"
 
 
 def _with_parents(pointer: Pointer) -> Iterator[Pointer]:
-    """Yield a pointer and its parents, innermost first. A finding is shown at the first of these that exists."""
+    """Yield a JSON pointer, its parent, and so on up to the root."""
     yield from (pointer[:length] for length in range(len(pointer), -1, -1))

@@ -52,7 +52,7 @@ class RankChange:
 
 @frozen
 class Comparison:
-    """The result of comparing two files. Invariant: `differences` is empty if and only if the checksums match."""
+    """The result of comparing two files. The checksums match if and only if `differences` is empty."""
 
     checksums: tuple[int, int]
     differences: tuple[Difference, ...]  # in the order of the first file
@@ -85,7 +85,7 @@ def compare(before: TableReport, after: TableReport) -> Comparison:
 
 
 def canonical(value: Any) -> str:
-    """Return the value as the text that is compared: JSON with sorted keys and no white space.
+    """Return a value as canonical JSON, with sorted keys and without white space.
 
     HCCL computes its checksums differently, but they are equal for two tables if and only if these texts are equal.
 
@@ -135,7 +135,7 @@ def _lines(document: Document, pointers: list[Pointer]) -> Mapping[Pointer, int]
 
 
 def _rank_changes(before: Cluster, after: Cluster) -> Iterator[RankChange]:
-    """Yield what changed for each rank, ignoring the order of servers and devices in the files."""
+    """Yield the changes of each rank. The order of servers and devices in the files does not matter."""
     facts = _facts(before), _facts(after)
     for rank in sorted({*facts[0], *facts[1]}):
         one, other = facts[0].get(rank), facts[1].get(rank)
@@ -152,7 +152,7 @@ def _where(facts: Mapping[str, str] | None) -> str | None:
 
 
 def _facts(cluster: Cluster) -> dict[int, dict[str, str]]:
-    """Return for each rank the values that a table states about the rank and its server, omitting missing values."""
+    """Return the values that describe each rank and its server, without values that are None."""
     facts = {}
     for server in cluster.servers:
         about_server = {name: getattr(server, name) for name in ("server_id", "host_ip", "super_pod_id")}

@@ -43,7 +43,7 @@ class Answer:
     complaint: str  # its stderr
 
     def address(self) -> str | None:
-        """Return the text after the address label in the output, valid or not; None if no line has this label."""
+        """Return the address in the output as text, even if it is invalid, or None if the output has no address."""
         match = _ADDRESS.search(self.output) if self.status == 0 else None
         return None if match is None else match[1].partition("/")[0]  # an IPv6 address may have a prefix length
 
@@ -117,7 +117,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
 
 
 def own_server_id() -> str:
-    """Return the address that this machine uses on its default route, or its host name if it has none.
+    """Return the address of this machine on its default route, or its host name if there is no such address.
 
     Loopback addresses are skipped, because they are the same on every server. No packet is sent, and no name is looked
     up.

@@ -25,14 +25,14 @@ _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class LongInteger(float):
-    """A float that stands for an integer with too many digits, as in HCCL's parser."""
+    """An integer with too many digits, stored as a float as in HCCL's parser."""
 
     def __init__(self, digits: str) -> None:
         self.digits = len(digits.removeprefix("-"))
 
 
 class Position(NamedTuple):
-    """A position in a text. Lines and columns count from 1; columns count characters, without a byte order mark."""
+    """A line and a column of a text, both counted from 1. A byte order mark is not counted."""
 
     line: int
     column: int
@@ -56,12 +56,12 @@ class Document:
         self._scanned = text  # the text that `locate` searches, repaired if necessary
 
     def locate(self, pointers: Iterable[Pointer]) -> dict[Pointer, Place]:
-        """Return the positions of the values at `pointers`, omitting missing values. Takes one pass over the text."""
+        """Return the positions of the values at `pointers`. Values that do not exist are omitted."""
         return locate(self._scanned, set(pointers), repeated_keys=bool(self.repeats))
 
     @property
     def may_be_json(self) -> bool:
-        """True if the text may be valid JSON: its only faults, if any, are ones that JSON does not forbid."""
+        """True if no JSON syntax error was found. HCCL may still refuse the text."""
         return all(fault.code in (_TOO_LARGE, OTHER_DATA) for fault in self.faults)
 
     def position(self, offset: int) -> Position:
@@ -69,7 +69,7 @@ class Document:
         return Position(line, offset - start + 1)
 
     def line_text(self, line: int) -> str:
-        """Return line `line`, counted from 1, without its line ending."""
+        """Return the text of a line, counted from 1, without its line ending."""
         start = self._lines.start(line)
         end = self.text.find("\n", start)
         return self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -122,7 +122,7 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
 
 
 def _wide(codec: str) -> tuple[str, list[Fault]]:
-    """Return a fault if the text is UTF-16 or UTF-32, recognised by its byte order mark or by zero bytes."""
+    """Return an empty text and a fault that says that the file is in UTF-16 or UTF-32 instead of UTF-8."""
     name = codec.upper()
     source = name.replace("-LE", "LE").replace("-BE", "BE")  # iconv's names
     marked = "" if source == name else " without a byte order mark"
@@ -172,7 +172,7 @@ def _in_order(faults: Iterable[Fault]) -> list[Fault]:
 
 
 class _Loader:
-    """A strict `json.loads` that counts the keys of the objects that it returns."""
+    """A strict JSON parser that counts the keys of all parsed objects."""
 
     def __init__(self) -> None:
         self.keys = 0
@@ -188,7 +188,7 @@ class _Loader:
         )
 
     def may_repeat_keys(self, text: str) -> bool:
-        """Return False if it is certain that no object has a repeated key.
+        """Return whether an object may have a repeated key. False is certain, but True is not.
 
         In the text, each key ends in a quote, blanks and a colon. Only a string with an escaped quote can contain the
         same sequence. If there are as many sequences as keys in the parsed objects, no key was dropped.
@@ -211,7 +211,7 @@ class _Loader:
 
 
 def _numbers_too_large(text: str) -> list[Fault]:
-    """Return a fault for each number too large for a double, at which HCCL stops. Only the first value is searched."""
+    """Return a fault for each number that is too large for a double, because HCCL refuses such numbers."""
     hint = "write the intended number: HCCL's limit is 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:

@@ -69,7 +69,7 @@ class Fixed:
         return self.data != self.original
 
     def diff(self, name: str) -> str:
-        """Return the changes as a unified diff; empty if only the encoding changes.
+        """Return the changes as a unified diff. The diff is empty if only the encoding changes.
 
         If either text has more than `MAX_DIFF_LINES` lines, return the number of changed lines and a command that
         compares the texts.
@@ -87,7 +87,7 @@ class Fixed:
 
 
 def fix_table(data: bytes, path: Path, profile: Profile = AS_HCCL, *, sort: bool = True, unsafe: bool = False) -> Fixed:
-    """Return the table in `data` with its faults repaired. No file is written; `path` is used only in messages.
+    """Return the table in `data` with its faults repaired. The file at `path` is neither read nor written.
 
     With `sort`, entries are sorted by rank unless this breaks a rule of the reader in `profile`. With `unsafe`, repairs
     that may hide a fault are made as well. UTF-16 and UTF-32 are converted to UTF-8. Text that cannot be decoded is not
@@ -132,7 +132,7 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Return the steps as repairs, with their lines in the `first` text, to which `history` maps current offsets."""
+    """Return each step as a repair, with its line number in the original text `first`."""
     repairs = []
     for step in steps:
         offset = step.edits[0].start
@@ -143,14 +143,14 @@ def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origi
 
 
 def _encoded(text: str) -> bytes:
-    """Encode the text with a byte order mark, so that a mark at the start of the text itself stays a character."""
+    """Encode the text as UTF-8 with a byte order mark, so that a mark in the text itself is not removed."""
     return codecs.BOM_UTF8 + text.encode()
 
 
 def _next_pass(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[list[_Step], list[_Step]]:
-    """Return the repairs that are possible now and do not overlap, and separately those that may hide a fault."""
+    """Return the next repairs to make, and separately the repairs that are made only if `unsafe` is set."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if any(step.code == "RT112" for step in steps) and not _fits_format(document, steps, path, profile):
@@ -174,7 +174,7 @@ def _next_pass(
 
 
 def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
-    """Return whether the text after `steps` has lists and objects where its format needs them."""
+    """Return whether the table has the structure that its format requires after `steps`."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     errors = parse_rank_table(_encoded(text), path, profile).errors
     return not any(error.code in OF_SHAPE for error in errors)
@@ -209,7 +209,7 @@ def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote"
 
 
 def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
-    """Return the edit that writes the suggested value; None if it would change the value of a name, id or address.
+    """Return the edit that writes the suggested value, or None if a name, id or address would change its value.
 
     For example, "+07" becomes "7", but "7x" is left to a person although HCCL reads it as 7.
     """
@@ -224,7 +224,7 @@ def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
 
 
 def _added(text: str, addition: Addition, place: Place) -> Edit | None:
-    """Return the edit that adds a member before the one at `place`; None if that member's layout cannot be copied."""
+    """Return the edit that inserts `addition` before the member at `place`, or None if this is not possible."""
     at, neighbour = place.key or 0, json.dumps(addition.before)
     if not text.startswith(neighbour, at):
         return None
@@ -243,7 +243,7 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
 
 
 def _moves_by_rank(document: Document, table: Table) -> Iterator[_Step]:
-    """Yield a step for each list whose entries are not sorted by rank. The edits of a step sort the list.
+    """Yield a step for each list that is not sorted by rank. The edits of the step sort the list.
 
     A list that contains another unsorted list is left for the next pass. If the table has no ranks or invalid ranks,
     nothing is yielded.

@@ -44,7 +44,7 @@ class Generated:
 
 
 def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
-    """Return the device count of each of the `servers` servers, given one common count or a list of counts.
+    """Return the number of devices of each server. `text` has one number for all servers, or one per server.
 
     Raises:
         UsageError: a count is invalid, or the list has the wrong length.
@@ -84,7 +84,7 @@ def parse_servers(text: str) -> tuple[str, ...]:
 
 
 def check_server_id(name: str, origin: str) -> None:
-    """Raise if `name` cannot be a server_id.
+    """Raise an error if `name` is not a valid server_id.
 
     Raises:
         UsageError: the name is empty, too long, or not a valid host name for launchers.
@@ -117,7 +117,7 @@ def check_address(address: str, origin: str) -> None:
 
 
 def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, sort: bool = False) -> Generated:
-    """Assign ranks to all devices, server by server: in the given order, or sorted by server name if `sort` is set.
+    """Assign ranks to all devices, server by server. If `sort` is set, servers are sorted by name first.
 
     `hardware` ("gpu") is stored in the table. Addresses come only from `machines`. If several servers have no device
     addresses, their own addresses become host_ip. If their names are not addresses, the table is for CPU or GPU runs.
@@ -157,7 +157,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Add the addresses that HCCL needs between servers, or else mark the cluster as one for CPU or GPU."""
+    """Add the addresses that HCCL needs between servers, or mark the cluster as "cpu" if they are unknown."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()
@@ -176,7 +176,7 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
 
 
 def marked_as_cpu(servers: Iterable[Server]) -> tuple[Server, ...]:
-    """Return the servers with hardware_type set to "cpu" unless a server already has a hardware_type."""
+    """Return the servers with the hardware_type "cpu". A server that already has a hardware_type keeps it."""
     options = {HARDWARE: "cpu"}
     return tuple(
         replace(server, options=tuple(sorted({**options, **dict(server.options)}.items()))) for server in servers

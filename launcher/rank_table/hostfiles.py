@@ -23,7 +23,7 @@ _SLOT_LIST = re.compile(rf"{_SLOT}([,;]{_SLOT})*", re.IGNORECASE)
 
 
 class Place(NamedTuple):
-    """The origin of a value, for the start of an error message: a line of a file, or a command-line option."""
+    """The origin of a value, for error messages: a line of a file, or a command-line option."""
 
     name: str
     line: int | None = None  # None: of an option
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether hostfiles, rankfiles and node lists can contain `name`.
+    """Return whether `name` is valid as a host in hostfiles, rankfiles and node lists.
 
     A name with exactly one colon is not allowed, because it would be read as a name and a count.
     """
@@ -48,13 +48,13 @@ def write_hostfile(cluster: Cluster) -> str:
 
 
 def write_mpich_hostfile(cluster: Cluster) -> str:
-    """Return a hostfile for MPICH, with lines such as `name:8`; IPv6 addresses are in brackets."""
+    """Return an MPICH hostfile with lines such as `name:8`. IPv6 addresses are in brackets."""
     counts = ((server.server_id, len(server.devices)) for server in cluster.servers)
     return "".join(f"[{name}]:{count}\n" if ":" in name else f"{name}:{count}\n" for name, count in counts)
 
 
 def write_rankfile(cluster: Cluster) -> str:
-    """Return a rankfile: one line per rank. The slot is the device id, although Open MPI reads it as a core."""
+    """Return a rankfile with one line per rank. The slots are device ids, although Open MPI reads them as cores."""
     return "".join(
         f"rank {device.global_rank}={server.server_id} slot={device.device_id}\n"
         for server in cluster.servers
@@ -63,7 +63,7 @@ def write_rankfile(cluster: Cluster) -> str:
 
 
 def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the servers in the order of their first line, with one device per slot, and notes about them.
+    """Return the servers of a hostfile, with one device per slot, and notes. Servers keep the order of the file.
 
     A host without a count gets `devices` devices, or if that is None, one for each line that names it.
 
@@ -108,7 +108,7 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
 
 
 def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the servers in the order of their first line, and notes about them.
+    """Return the servers of a rankfile, and notes about them. Servers keep the order of the file.
 
     If all slots are plain numbers that differ on each host, they are device ids. If any slot is a list, a range or a
     socket with a core, all slots are cores, and devices are numbered on each host in rank order.
@@ -148,7 +148,7 @@ def _lines(text: str, name: str) -> Iterator[tuple[Place, str]]:
 
 
 def _host_line(place: Place, line: str, ignored: dict[str, None]) -> tuple[str, int | None]:
-    """Return the host and the count of a hostfile's line. Keys that have no effect are added to `ignored`."""
+    """Parse a line of a hostfile into host and count. Keys that have no effect are added to `ignored`."""
     host, *settings = re.sub(r"\s*=\s*", "=", line).split()
     count = None
     # MPICH's name:8. Text with two or more colons is an IPv6 address, unless it is in brackets.
@@ -211,7 +211,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
 
 
 def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
-    """Return a message that says why the slots are cores and not devices; None if they are devices."""
+    """Return why the slots must be CPU cores and not device ids, or None if they can be device ids."""
     for host, slots in hosts.items():
         for rank, slot in slots.items():
             if not slot.isdecimal() or len(slot) > len(str(MAX_COUNT)):

@@ -21,7 +21,7 @@ UNSET = ("", UNSET_ADDRESS, "0.0.0.0", "::")  # noqa: S104 - compared, not liste
 
 
 def address_family(address: str) -> int | None:
-    """Return 4 or 6, or None if HCCL cannot parse the address. Two colons mean IPv6; a zone after % is allowed."""
+    """Return 4 or 6 for an IPv4 or IPv6 address, or None if HCCL cannot parse the address."""
     return family_of(packed_address(address))
 
 
@@ -30,12 +30,12 @@ def is_loopback(name: str | None) -> bool:
 
 
 def family_of(packed: bytes | None) -> int | None:
-    """Return 4 or 6 for the result of `packed_address`."""
+    """Return the family of a packed address, 4 or 6, or None if `packed` is None."""
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
 
 
 def why_no_address(address: str) -> str:
-    """Return why `address` is invalid, as text to append to a message; empty if there is no specific reason.
+    """Return why `address` is invalid, as a suffix for a message, or "" if there is no specific reason.
 
     >>> why_no_address("10.277.0.10"), why_no_address("10.1.1"), why_no_address("node1")
     (': 277 is more than 255', ': it has 3 numbers, not 4', '')
@@ -84,14 +84,14 @@ def is_unspecified(packed: bytes | None) -> bool:
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Complete the sentence `"address" is ...` with the reason why `owner`, such as a device, cannot have it."""
+    """Return a phrase that says why `address` is not a valid address for `owner`, such as a device."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"unspecified, and cannot be the address of a {owner}"
 
 
 def packed_address(address: str) -> bytes | None:
-    """Return the 4 or 16 bytes of an address, without its zone; None if HCCL cannot parse it."""
+    """Return the 4 or 16 bytes of an address without its zone, or None if HCCL cannot parse the address."""
     if "%" in address:
         address, _, zone = address.partition("%")
         if not zone:

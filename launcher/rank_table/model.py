@@ -35,7 +35,7 @@ Fields = dict[str, Any]
 
 
 def read_decimal(text: Any) -> int | None:
-    """Return the number that HCCL reads from the string `text`; None if it is not a number or not a string.
+    """Return the number that HCCL reads from the string `text`, or None if `text` is not a number.
 
     >>> read_decimal("7"), read_decimal(" +7x"), read_decimal("-7"), read_decimal(""), read_decimal(7)
     (7, 7, None, None, None)
@@ -50,7 +50,7 @@ def read_decimal(text: Any) -> int | None:
 
 
 def read_signed(text: str | None) -> int | None:
-    """Return the number that HCCL reads from `text` as a signed 32-bit number; None if it is not one.
+    """Return the signed 32-bit number that HCCL reads from `text`, or None if `text` is not such a number.
 
     >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
     (7, -1, None, None)
@@ -79,19 +79,19 @@ class DeviceRow(NamedTuple):
         return self.words.get(key, key)
 
     def at(self, key: str | None = None) -> Pointer:
-        """Return the pointer to one of the device's values, or to the device."""
+        """Return the JSON pointer to a value of the device, or to the device itself."""
         if key is None:
             return self.pointer
         holder = self.rank_pointer if key == "rank_id" and self.rank_pointer is not None else self.pointer
         return holder + (self.words.get(key, key),)  # noqa: RUF005 - twice as fast as (*holder, ...)
 
     def written(self, key: str) -> Any:
-        """Return the value of a key as it is in the file; None if it is missing."""
+        """Return the value of a key as written in the file, or None if the key is missing."""
         return self.fields.get(self.words.get(key, key))
 
 
 class ServerRow(NamedTuple):
-    """A server of a table. Each server has one row, even if the format names it several times or not at all."""
+    """A server of a table. Each server has exactly one row, whatever the format of the file."""
 
     number: int  # its index in Table.servers
     pointer: Pointer  # its object, or the first object that names it
@@ -103,7 +103,7 @@ class ServerRow(NamedTuple):
 
     @property
     def has_host_ip(self) -> bool:
-        """True if the server has an address, valid or not. 0.0.0.0 means no address to HCCL."""
+        """True if host_ip is set, even to an invalid address. HCCL treats 0.0.0.0 as unset."""
         return bool(self.host_ip) and not is_unspecified(packed_address(self.host_ip or ""))
 
     @property
@@ -134,7 +134,7 @@ class PodRow(NamedTuple):
 
 @frozen
 class Table:
-    """All rows of a table, in file order."""
+    """The rows of a rank table, in file order."""
 
     format: Format
     fields: dict[str, Any]
@@ -159,7 +159,7 @@ class Table:
 
     @cached_property
     def servers_are_complete(self) -> bool:
-        """False if devices of a server may be missing: an instance names no server, or an entry is unreadable."""
+        """False if devices may be missing, because an instance names no server or an entry cannot be read."""
         return not self.groups or (
             all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
             and all(one.entry_count == (one.device_count or 0) for group in self.groups for one in group.instances)
@@ -168,12 +168,12 @@ class Table:
 
     @cached_property
     def packed_addresses(self) -> dict[str, bytes | None]:
-        """Each device address as bytes; None for an invalid address."""
+        """The bytes of each device address. An invalid address maps to None."""
         return {address: packed_address(address) for device in self.devices for address in device.addresses}
 
     @cached_property
     def address_families(self) -> dict[str, int | None]:
-        """The family (4 or 6) of each device address; None if it is invalid or cannot belong to a device.
+        """The family of each device address: 4, 6, or None if the address is not valid for a device.
 
         In v1.1 an unspecified address is allowed: HCCL uses the node's address for a rank that computes on the host.
         """
@@ -183,7 +183,7 @@ class Table:
 
     @cached_property
     def uses_host_nics(self) -> bool:
-        """True if HCCL uses the servers' network cards: rank 0 has no device_ip, but its server has a host_ip."""
+        """True if rank 0 has no device_ip but a host_ip: HCCL then uses the servers' network cards."""
         first = next((device for device in self.devices if device.global_rank == 0), None)
         return first is not None and not first.addresses and self.servers[first.server].has_host_ip
 
@@ -194,7 +194,7 @@ class Table:
 
     @cached_property
     def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
-        """Each server with its ranks in ascending order, starting with the server of rank 0. Requires sound ranks."""
+        """Each server with its sorted ranks, starting with the server of rank 0. Requires `ranks_are_sound`."""
         pairs = []
         for server in self.servers:
             ranks = sorted(device.global_rank for device in server.devices if device.global_rank is not None)
@@ -210,12 +210,12 @@ class Table:
 
     @cached_property
     def address_counts(self) -> Counter[int]:
-        """How many devices have 0, 1, 2 or more addresses, as a counter keyed by the number of addresses."""
+        """A counter of devices, keyed by their number of addresses."""
         return Counter(len(device.addresses) for device in self.devices)
 
 
 def cluster_of(table: Table, device: Callable[[DeviceRow], Device]) -> Cluster:
-    """Return the cluster of a table without errors, with devices in the order of their ranks."""
+    """Return the cluster described by a valid table. Devices are sorted by rank."""
     servers = (
         Server(row.server_id or "", tuple(sorted(map(device, row.devices), key=lambda one: one.global_rank)))
         for row in table.servers
@@ -224,13 +224,13 @@ def cluster_of(table: Table, device: Callable[[DeviceRow], Device]) -> Cluster:
 
 
 def text_at(fields: Mapping[str, Any], key: str) -> str | None:
-    """Return the string under `key`; None if it is missing or of another type."""
+    """Return the string under `key`, or None if it is missing or of another type."""
     value = fields.get(key)
     return value if isinstance(value, str) else None
 
 
 def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
-    """Return the integer under `key`; None if it is missing or of another type. Booleans are not integers."""
+    """Return the integer under `key`, or None if it is missing or of another type, such as a boolean."""
     value = fields.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -242,7 +242,7 @@ def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
 
 
 def split_addresses(device_ip: Any) -> tuple[str, ...]:
-    """Split addresses at commas; like HCCL, allow a trailing comma. Empty if `device_ip` is empty or not a string."""
+    """Return the addresses in a comma-separated list. As in HCCL, a trailing comma is allowed."""
     if not device_ip or not isinstance(device_ip, str):
         return ()
     if "," not in device_ip:
@@ -251,7 +251,7 @@ def split_addresses(device_ip: Any) -> tuple[str, ...]:
 
 
 class InstanceRow(NamedTuple):
-    """An instance: a process in a legacy-lab table, a pod in a legacy-cloud table."""
+    """An instance of a group. It is a process in a legacy-lab table, and a pod in a legacy-cloud table."""
 
     pointer: Pointer
     fields: dict[str, Any]
@@ -260,7 +260,7 @@ class InstanceRow(NamedTuple):
 
     @property
     def device_count(self) -> int | None:
-        """The length of the instance's device list, including invalid entries; None if it has no list."""
+        """The number of entries in the instance's device list, or None if there are none."""
         return entry_count(self.fields, "devices")
 
 
@@ -271,18 +271,18 @@ class GroupRow(NamedTuple):
 
     @property
     def instance_count(self) -> int | None:
-        """The length of the group's instance list, including invalid entries; None if it has no list."""
+        """The number of entries in the group's instance list, or None if there are none."""
         return entry_count(self.fields, "instance_list")
 
 
 def entry_count(fields: dict[str, Any], key: str) -> int | None:
-    """Return the length of the list under `key`; None if it is missing or empty, which other rules report."""
+    """Return the length of the list under `key`, or None if the list is missing or empty."""
     value = fields.get(key)
     return len(value) if isinstance(value, list) and value else None
 
 
 def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
-    """Yield each id and rank in a notation that only HCCL accepts, as (device, key, text, number)."""
+    """Yield each id or rank that only HCCL can parse, as a tuple (device, key, text, number)."""
     for device in table.devices:
         fields = device.fields
         # Fast path: this loop runs over every device of every table.
@@ -295,7 +295,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """Yield the first two servers, consecutive by rank, whose names are not in dictionary order."""
+    """Yield the first pair of servers with consecutive ranks whose names are not in dictionary order."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

@@ -25,7 +25,7 @@ def write_nodelist(cluster: Cluster) -> str:
 
 
 def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
-    """Return the listed hosts, each with `devices` devices. Lines are joined as if separated by commas.
+    """Return a cluster of the hosts in a node list of one or more lines, with `devices` devices per host.
 
     Raises:
         TlaunchError: brackets, ranges or names cannot be parsed, there are more than `MAX_HOSTS` hosts, or a host is
@@ -101,7 +101,7 @@ def compress(names: list[str]) -> str:
 
 
 def _items(line: str, place: Place) -> Iterator[str]:
-    """Split the line at the commas outside brackets, and yield the items."""
+    """Yield the items of a line, split at commas that are not in brackets."""
     depth, item = 0, ""
     for char in line:
         depth += (char == "[") - (char == "]")
@@ -120,7 +120,7 @@ def _items(line: str, place: Place) -> Iterator[str]:
 
 
 def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
-    """Return the numbers in a pair of brackets, with the width of a range's first number: 08-10 is 08, 09, 10."""
+    """Return the numbers in a pair of brackets. Ranges keep leading zeros: 08-10 is 08, 09, 10."""
     numbers: list[str] = []
     for entry in map(str.strip, ranges.split(",")):
         match = _RANGE.fullmatch(entry)
@@ -136,7 +136,7 @@ def _numbers(ranges: str, item: str, place: Place, limit: int) -> list[str]:
 
 
 def in_ranges(numbers: Iterable[str]) -> str:
-    """Return the numbers as text; consecutive numbers of the same width become a range.
+    """Return a list of numbers as text, with ranges for consecutive numbers of the same width.
 
     >>> in_ranges(["08", "09", "10", "12"])
     '08-10,12'

@@ -43,7 +43,7 @@ def json_pointer(pointer: Pointer) -> str:
 
 
 class Lines:
-    """An index of the line starts of `text`, one entry per block. It takes a thousandth of the text's memory."""
+    """An index of the line starts of a text, with one entry per block of text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -51,7 +51,7 @@ class Lines:
         self._ended = [0, *accumulate(counts)]  # lines that end before block i
 
     def position(self, offset: int) -> tuple[int, int]:
-        """Return the line of the character at `offset`, from 1, and the offset of the start of that line."""
+        """Return the line number of a character, counted from 1, and the offset at which the line starts."""
         block = min(offset, len(self._text)) // _BLOCK
         ended = self._ended[block] + self._text.count("\n", block * _BLOCK, offset)
         if ended == 0:
@@ -60,7 +60,7 @@ class Lines:
         return ended + 1, self._text.rindex("\n", at, min(at + _BLOCK, offset)) + 1
 
     def start(self, number: int) -> int:
-        """Return the offset of the first character of line `number`, which must exist."""
+        """Return the offset of the first character of a line. The line must exist."""
         if number == 1:
             return 0
         block = self._block_of_end(number - 1)
@@ -70,12 +70,12 @@ class Lines:
         return at + 1
 
     def _block_of_end(self, ended: int) -> int:
-        """Return the block that contains the end of line `ended`."""
+        """Return the index of the block in which line `ended` ends."""
         return bisect_left(self._ended, ended) - 1
 
 
 def locate(text: str, pointers: Collection[Pointer], *, repeated_keys: bool = False) -> dict[Pointer, Place]:
-    """Return the positions of the values at `pointers`, omitting missing ones.
+    """Return the positions of the values at `pointers`. Values that do not exist are omitted.
 
     If a key is repeated, its last use counts. Set `repeated_keys` if the text may have repeated keys: the search then
     cannot stop early. The recursion depth is the length of the longest pointer.
@@ -104,7 +104,7 @@ class _Locator:
         self._endless = endless
 
     def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
-        """Search the value at `at` for wanted values until `goal` positions are known in total; return its end."""
+        """Record the positions of wanted values inside the value at `at`. Return the offset at which it ends."""
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
@@ -128,7 +128,7 @@ class _Locator:
 
 
 def _separator_end(text: str, at: int) -> int:
-    """Skip a comma or colon and the blanks around it; return where they end."""
+    """Return the offset after a comma or colon and the blanks around it."""
     at = _blank_end(text, at)
     return _blank_end(text, at + 1) if text[at] in ",:" else at
 
@@ -159,7 +159,7 @@ _LINE_END = re.compile(r"\r?\n|\Z")
 
 
 class Edit(NamedTuple):
-    """A replacement of text[start:end] by `text`: a removal if `text` is empty, an insertion if start == end."""
+    """A replacement of text[start:end] by `text`, which may also be a removal or an insertion."""
 
     start: int
     end: int
@@ -167,7 +167,7 @@ class Edit(NamedTuple):
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
-    """Return the changed text and the edits in ascending order. Removals also take blanks that become superfluous.
+    """Apply the edits. Return the new text and the edits as applied, which also remove superfluous blanks.
 
     Edits must not overlap.
 
@@ -193,7 +193,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 def overwritten(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with exactly these edits applied. The edits must be in ascending order."""
+    """Apply the edits to the text without further changes. The edits must be in ascending order."""
     parts, at = [], 0
     for edit in edits:
         parts += [text[at : edit.start], edit.text]
@@ -202,7 +202,7 @@ def overwritten(text: str, edits: Iterable[Edit]) -> str:
 
 
 class Origins:
-    """Maps positions in a text after `apply_edits` to positions before it."""
+    """A map from positions in an edited text to positions in the original text."""
 
     def __init__(self, made: Iterable[Edit]) -> None:
         self._edits = list(made)
@@ -211,7 +211,7 @@ class Origins:
         self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
 
     def offset(self, offset: int) -> int:
-        """Return the position before the edits that corresponds to `offset`; for new text, the start of its edit."""
+        """Return the offset in the original text. For inserted text, this is the start of the insertion."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -224,7 +224,7 @@ def _is_removal(edit: Edit) -> bool:
 
 
 def _tidied(text: str, edit: Edit) -> Edit:
-    """Extend a removal to superfluous blanks, or to the whole line if nothing else is on it. Words stay separated."""
+    """Extend a removal to superfluous blanks. If nothing else is on the line, remove the whole line."""
     if not _is_removal(edit):
         return edit
     left, right = edit.start, edit.end

@@ -52,7 +52,7 @@ CONSUMERS = {
 
 @frozen
 class Profile:
-    """The hardware and the reading program to check for.
+    """The hardware and the program for which a table is checked.
 
     Raises:
         KeyError: `chip` is not in CHIPS, or `consumer` not in CONSUMERS.

@@ -55,7 +55,7 @@ class _Frame:
 
 
 class _Stack:
-    """The containers that are open, outermost first, and the repeated keys found so far."""
+    """A stack of the open containers, outermost first, and the repeated keys found so far."""
 
     def __init__(self, *, only_repeats: bool) -> None:
         self.frames = [_Frame("", 0, "")]
@@ -84,7 +84,7 @@ class _Stack:
 
 
 class Scanner:
-    """A single scan of a text: `Scanner(text).run()`."""
+    """A scanner for a single text. Call `Scanner(text).run()`."""
 
     def __init__(self, text: str, *, max_depth: int | None = MAX_DEPTH, only_repeats: bool = False) -> None:
         self.text = text
@@ -133,7 +133,7 @@ class Scanner:
         return faults, repeats, repaired
 
     def _touches_last(self, token: Token) -> bool:
-        """Return whether two values touch and one of them is quoted, so that a quote is missing or superfluous."""
+        """Return whether a quoted value touches the previous value, because of a missing or superfluous quote."""
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
@@ -232,7 +232,7 @@ class Scanner:
     # --- containers and their members ---
 
     def _skip_plain_entries(self, at: int) -> int:
-        """Skip faultless entries from `at` on, one step per entry. The effect is the same as that of the handlers."""
+        """Skip entries without faults from `at` on. This is faster than the handlers, with the same result."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
         next_one = (tokens.member_pattern() if of_object else tokens.entry_pattern()).match
@@ -269,7 +269,7 @@ class Scanner:
     # --- faults ---
 
     def _plain_token(self, token: Token) -> Token | None:
-        """Return the JSON token that replaces an invalid one; None if there is no replacement."""
+        """Return the JSON token that replaces an invalid token, or None if there is no replacement."""
         log, text = self._log, self.text
         if token.kind == tokens.COMMENT:
             log.overwrite(syntax_errors.comment(text, token), token.start, token.end)
@@ -326,7 +326,7 @@ class Scanner:
         frame.elided = False
 
     def _unmatched(self, token: Token) -> None:
-        """Stop at a closing bracket that does not match the open one, because the meaning of the rest is uncertain."""
+        """Stop scanning at a closing bracket that does not match, because the meaning of the rest is uncertain."""
         frame = self._stack.top
         way = remedy(self.text, token.start, self._stack.brackets)
         follows = next_token(self.text, token.end).kind

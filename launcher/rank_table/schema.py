@@ -47,7 +47,7 @@ class _Needed(str):
 
 
 def needed(example: str) -> Any:
-    """Declare a required field; `example` is the value that hints suggest."""
+    """Declare a required field. Hints suggest the value `example`."""
     return _Needed(example)
 
 
@@ -57,7 +57,7 @@ class Field(NamedTuple):
     example: str | None  # None: the field is optional
 
     def suits(self, fields: Fields, name: str) -> bool:
-        """Return True if the field is obviously valid. If False, it may still be valid."""
+        """Return whether a quick check finds the field valid. If it does not, the field may still be valid."""
         return type(fields[name]) is self.kind or self.kind is object if name in fields else self.example is None
 
 
@@ -73,7 +73,7 @@ _KINDS: Mapping[str, tuple[type, Any]] = {
 
 
 class Shape:
-    """The scalar fields of one kind of object. Lists are declared as `list[Any]`, and checked by `Shapes.entries`.
+    """The fields of one kind of object. A field of the type `list[Any]` is checked by `Shapes.entries`.
 
     Checks depend only on keys and types, never on values: objects with equal keys and types are checked once. Keys that
     a reader knows are declared, as `Any` if their type does not matter. Other keys are reported as unknown.
@@ -103,7 +103,7 @@ class Shape:
 
 
 class Shapes:
-    """Collects faults in the shape of a document's objects: at most `at_most` faults, and one per unknown key."""
+    """Collects the structural errors of a document: at most `at_most` errors, and one warning per unknown key."""
 
     def __init__(self, at_most: int = MAX_FAULTS) -> None:
         self._at_most = at_most
@@ -116,7 +116,7 @@ class Shapes:
         self._unknown: dict[tuple[type[Shape], str], tuple[Pointer, Fields, int]] = {}  # first use, and number of uses
 
     def check(self, shape: type[Shape], pointer: Pointer, fields: Fields) -> None:
-        """Record missing keys, wrong types and unknown keys of `fields`, the object at `pointer`."""
+        """Record missing keys, wrong types and unknown keys of the object at `pointer`."""
         signature: _Signature
         try:
             "".join(fields.values())  # the fastest check that all values are strings
@@ -140,7 +140,7 @@ class Shapes:
             self._unknown[shape, key] = first, around, uses + 1
 
     def entries(self, pointer: Pointer, fields: Fields, key: str) -> Iterator[tuple[Pointer, Fields]]:
-        """Yield each object in the list `key` of the object at `pointer`, with its pointer, up to the limit of faults.
+        """Yield each object in the list under `key` with its JSON pointer, until there are too many faults.
 
         Empty lists and entries that are not objects are recorded and skipped. `check` records lists that are missing or
         of the wrong type.
@@ -170,7 +170,7 @@ class Shapes:
             self.full = True
 
     def findings(self) -> Iterator[Found]:
-        """Yield all recorded findings; if there were more than `at_most`, the last one says so."""
+        """Yield all recorded findings. If there were more than `at_most`, the last finding says so."""
         if self.full:
             code, last = self._faults[-1]
             message = f"{last.message} (and more like it; the rest is not checked)"
@@ -183,7 +183,7 @@ class Shapes:
 
 
 def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
-    """Yield unused device ids. If the list has one device, start with the number of its instance."""
+    """Yield device ids that a list does not use. If it has one entry, start with the number of its instance."""
     used = {read_decimal(entry.get(DEVICE_ID)) for entry in entries if isinstance(entry, dict)}
     first = pointer[-1] if len(entries) == 1 and pointer and isinstance(pointer[-1], int) else 0
     return (number for number in count(first % LAB_DEVICES) if number not in used)
@@ -235,7 +235,7 @@ def shown(value: Any) -> str:
 
 
 def _retyped(kind: str, value: Any) -> str | None:
-    """Return the value as JSON of the wanted type, with quotes added or removed; None if that does not suffice."""
+    """Return the value as JSON of the required type by adding or removing quotes, or None if this is impossible."""
     if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:
@@ -244,7 +244,7 @@ def _retyped(kind: str, value: Any) -> str | None:
 
 
 def _similar(key: str, shape: type[Shape], fields: Fields) -> str:
-    """Return a hint with a similar known key that the object does not have yet."""
+    """Return a hint for an unknown key, such as the name of a similar key."""
     near = difflib.get_close_matches(key[:64], sorted(shape.fields()), n=1, cutoff=0.6)
     if near and near[0] in fields:
         return f'remove it: the object already has "{near[0]}"'

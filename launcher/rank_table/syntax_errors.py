@@ -21,7 +21,7 @@ _PUNCTUATION = " \t{}[],:"
 
 
 class Remedy(Enum):
-    """A change that makes the brackets match. At most one can, since each leaves a different number of them open."""
+    """A way to repair a bracket that does not match. At most one of these ways works for a given text."""
 
     REMOVE = "remove it"
     REPLACE = "write the other kind in its place"
@@ -43,7 +43,7 @@ def remedy(text: str, at: int, opened: str) -> Remedy | None:
 
 
 def _match(text: str, at: int, opened: str) -> bool:
-    """Return whether the brackets from `at` on match each other and close all open ones."""
+    """Return whether the brackets from `at` on match each other and close all brackets in `opened`."""
     left = list(opened)
     for found in _BRACKET.finditer(text, at):
         bracket = found[1]
@@ -111,7 +111,7 @@ def broken_string(text: str, token: Token) -> Fault:
 
 
 def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
-    """Report two values that touch: a quote is missing before the first value or inside it."""
+    """Report two values that touch because a quote is missing before or inside the first value."""
     first, second = text[before.start : before.end], text[after.start : after.end]
     if not first.startswith(QUOTE):
         width = len(first) + second.startswith(QUOTE)  # the second value starts with the quote that closes the first
@@ -123,7 +123,7 @@ def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
 def unmatched(
     text: str, token: Token, opened: tuple[str, int], way: Remedy | None, *, comma: int | None, needless_comma: str
 ) -> Fault:
-    """Report a closing bracket that does not match the open one. `opened` is the open bracket and its line.
+    """Report a closing bracket that does not match the last open bracket. `opened` is this bracket and its line.
 
     `comma` is the position of the comma before the bracket. `needless_comma` is "before" or "after": the comma that
     becomes superfluous when the bracket is removed. If `way` makes the rest of the text match, it is the repair.
@@ -151,7 +151,7 @@ def unmatched(
 
 
 def closed_before_key(text: str, key: int, colon_end: int, opened: str) -> Edit | None:
-    """Return the edit that closes a list before the comma in front of a key; None if this does not repair the rest."""
+    """Return the edit that closes a list before a comma and a key, or None if this leaves unmatched brackets."""
     before = text[:key].rstrip(" \t\r\n")
     if not before.endswith(",") or not _match(text, colon_end, opened[:-1]):
         return None
@@ -184,7 +184,7 @@ class ErrorLog:
         self._doubtful_end = -1  # end of the last word that cannot be repaired
 
     def overwrite(self, fault: Fault | None, start: int, end: int, replacement: str = "") -> None:
-        """Record a fault, and overwrite it with blanks or `replacement`. If `fault` is None, only overwrite."""
+        """Record a fault unless it is None, and overwrite its text with `replacement` or with blanks."""
         if fault is not None:
             self.faults.append(fault)
         self.patches.append(Edit(start, end, replacement or " " * (end - start)))

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Format(Enum):
-    """The known formats, each with a name and a title. A file that HCCL does not read also has a note on its use."""
+    """The known file formats, including those of related files that HCCL does not read."""
 
     _value_: str
     title: str
@@ -122,7 +122,7 @@ NEVER_READ = frozenset({"host_nic_ip", *SERVER_OPTIONS, *LAB_TABLE_OPTIONS, "col
 
 
 def recognise(document: Any) -> Format | None:
-    """Return the format of a parsed document; None if it is unknown.
+    """Return the format of a parsed document, or None if it is unknown.
 
     A document with the keys of v1.0 but without `version` counts as v1.0, and is refused for the missing key.
     """
@@ -155,7 +155,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """Return the key of another format's list if the document has it instead of the list of `found`."""
+    """Return the key of another format's list if the document has such a list instead of the list of `found`."""
     return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 

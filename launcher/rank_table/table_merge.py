@@ -33,7 +33,7 @@ class Merged:
 
 
 def merge_tables(reports: Sequence[TableReport], profile: Profile = AS_HCCL) -> Merged:
-    """Return one table of all servers, checked for `profile`.
+    """Merge the tables of several servers into one table, and check the result.
 
     The format is that of the given tables, or v1.0 if tlaunch does not write theirs. Ranks are numbered file by file in
     the given order, and by rank within a file. The order of servers and keys within the files does not change the text.
@@ -87,7 +87,7 @@ def _common_format(reports: Sequence[TableReport]) -> str:
 
 
 def _repeats(reports: Sequence[TableReport]) -> Iterator[str]:
-    """Yield errors for servers and addresses that occur in two files. The reader finds repeats within one file."""
+    """Yield errors for servers and addresses that occur in two files."""
     first: dict[tuple[str, str], _Named] = {}
     found: dict[tuple[Path, str, str], tuple[_Named, _Named]] = {}  # some formats repeat the server for each device
     for report in reports:
@@ -143,7 +143,7 @@ def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster])
 
 
 def _order_note(cluster: Cluster) -> Iterator[str]:
-    """Yield a note if servers are not in the order of their names: shells sort host10 before host2."""
+    """Yield a note if the servers are not in dictionary order, which MindSpore expects."""
     for before, after in pairwise(server.server_id for server in cluster.servers):
         if before > after:
             yield (

@@ -56,7 +56,7 @@ class TableReport:
 
     @cached_property
     def cluster(self) -> Cluster | None:
-        """The cluster, built on first use; None if the table is not valid."""
+        """The cluster, built on first use, or None if the table is not valid."""
         if self.table is None or not self.valid:
             return None
         from launcher.rank_table.check import READERS  # noqa: PLC0415 - loads every rule
@@ -66,7 +66,7 @@ class TableReport:
 
     @property
     def servers(self) -> int:
-        """The number of servers found, including faulty ones."""
+        """The number of servers in the file, including servers with errors."""
         return 0 if self.table is None else len(self.table.servers)
 
     @property
@@ -82,12 +82,12 @@ class TableReport:
         return tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
 
     def render(self, columns: int | None = None) -> str:
-        """Return the problems as text; `columns` is the terminal's width, if there is one. See `render_problems`."""
+        """Return the problems as text. Source lines are shortened to the terminal's width, `columns`."""
         return render_problems(self.problems, self.document, str(self.path), columns=columns)
 
 
 def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = MAX_TABLE_BYTES) -> TableReport:
-    """Read the table at `path` and check it for `profile`. Blocks while reading the file.
+    """Read the table at `path`, and check it for the hardware and the program of `profile`.
 
     A name that does not end in ".json" gives a warning: HCCL refuses such a file, but other readers accept it.
 
@@ -98,7 +98,7 @@ def read_rank_table(path: Path, profile: Profile = AS_HCCL, *, max_bytes: int = 
 
 
 def parse_rank_table(data: bytes, path: Path, profile: Profile = AS_HCCL) -> TableReport:
-    """Check the content of a table. `path` is used only in messages."""
+    """Parse and check the content of a table. The file at `path` is not read."""
     from launcher.rank_table.check import check_document  # noqa: PLC0415 - loads every rule
 
     with _without_garbage_collection():
@@ -126,7 +126,7 @@ def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple
 
 
 def unread_note(reports: Iterable[TableReport]) -> str | None:
-    """Return a note that lists the keys in these tables that no program reads; None if there are no such keys."""
+    """Return a note that lists the keys that no program reads, or None if there are no such keys."""
     keys: dict[str, None] = {}
     for report in reports:
         unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
@@ -142,7 +142,7 @@ def unread_note(reports: Iterable[TableReport]) -> str | None:
 
 
 def _another_kind(data: bytes, path: Path) -> Problem | None:
-    """Return a single problem for a text that is not meant to be JSON: a list of hosts, or a program."""
+    """Return a problem if the text is a list of hosts or a program instead of JSON."""
     from launcher.rank_table.detect import certainly_plain, program_kind  # noqa: PLC0415
 
     name = printable(str(path))
@@ -160,7 +160,7 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable garbage collection while hundreds of thousands of objects are created that stay in use.
+    """Disable garbage collection while a table is parsed, since none of the new objects could be freed.
 
     Afterwards, the new objects are moved to the oldest generation, which is rarely collected, so they are not searched
     soon.
@@ -178,7 +178,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
-    """Read a file. Blocks; on a pipe, waits up to `PIPE_PATIENCE_S` for the first data.
+    """Read a file. From a pipe, wait up to `PIPE_PATIENCE_S` for the first data.
 
     Raises:
         UnreadableError: the file is missing, a directory, larger than `max_bytes`, or not readable.
@@ -221,7 +221,7 @@ def read_stream(file: BinaryIO | FileIO, name: str, max_bytes: int = MAX_TABLE_B
 
 
 def read_head(path: Path, count: int) -> bytes:
-    """Return the first `count` bytes of a regular file; empty if it cannot be read."""
+    """Return the first `count` bytes of a regular file, or no bytes if the file cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(count) or b""  # None: a kernel file without data
@@ -241,7 +241,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking; for a pipe, wait a few seconds for the first data. Only reads of pipes block."""
+    """Open a file without blocking. For a pipe, wait a few seconds for the first data."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         try:
@@ -262,7 +262,7 @@ def _await_data(descriptor: int) -> None:
 
 
 def overwrite(path: Path, original: bytes, data: bytes) -> None:
-    """Replace the content of the file at `path`, which was `original`, atomically. Its mode stays the same.
+    """Atomically replace the file at `path`, which must still contain `original`. Its mode stays the same.
 
     If `path` is a symbolic link, its target is replaced. The owner is kept if permitted.
 

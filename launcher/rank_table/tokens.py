@@ -54,7 +54,7 @@ _OBJECT = rf"\{{{_BLANKS}(?:{_MEMBER}(?:,{_BLANKS}{_MEMBER}){{0,32}})?\}}"
 # A valid table does not need the next two patterns, and compiling them takes longer than checking the table.
 @cache
 def member_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches a member of an object with the comma after it, or up to the closing bracket."""
+    """Return a pattern for a member of an object, with the comma after it if there is one."""
     key = r'"(?P<key>[^"\\\x00-\x1f]*)"'
     return re.compile(
         rf"{_BLANKS}{key}{_BLANKS}:{_BLANKS}(?:{_PLAIN_SCALAR}|{_VALUES}){_BLANKS}(?:(?P<comma>,)|(?=\}}))"
@@ -63,7 +63,7 @@ def member_pattern() -> re.Pattern[str]:
 
 @cache
 def entry_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches an entry of a list with the comma after it, or up to the closing bracket."""
+    """Return a pattern for an entry of a list, with the comma after it if there is one."""
     return re.compile(rf"{_BLANKS}(?:(?P<object>{_OBJECT})|{_PLAIN_SCALAR}){_BLANKS}(?:(?P<comma>,)|(?=\]))")
 
 
@@ -81,7 +81,7 @@ class Token(NamedTuple):
 
 
 def next_token(text: str, at: int) -> Token:
-    """Return the first token of `text` at or after `at`, skipping blanks; END at the end of the text."""
+    """Return the first token of `text` at or after `at`, skipping blanks. At the end of the text, return END."""
     match = _token_pattern().match(text, at)
     if match is None:
         return _odd_token(text, at)
@@ -91,7 +91,7 @@ def next_token(text: str, at: int) -> Token:
 
 
 def string_body_end(text: str, start: int) -> int:
-    """Return the end of the string that opens at `start`: its closing quote, or the first invalid character."""
+    """Return the offset of the closing quote of a string, or of the first invalid character in it."""
     at = start + 1
     while match := _PIECE.match(text, at):
         at = match.end()

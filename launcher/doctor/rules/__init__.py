@@ -19,7 +19,7 @@ def judge(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _merged(found: Iterable[Finding], evidence: Evidence) -> Iterator[Finding]:
-    """Merge findings that have the same text for several servers, since many servers may have the same problem."""
+    """Merge findings that differ only in their servers, since many servers may have the same problem."""
     alike: dict[tuple[str, Severity, str | None, str], list[Finding]] = {}
     for one in found:
         words = one.message.replace(evidence.named(one.servers), _SERVERS) if len(one.servers) == 1 else one.message

@@ -77,7 +77,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check each server's hostname: gloo listens at the address of the hostname, unless an interface is chosen."""
+    """Check that each server resolves its own name to an address other than loopback, because gloo listens there."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}
@@ -114,7 +114,7 @@ def own_names(evidence: Evidence) -> Iterator[Finding]:
 
 
 def differing_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that the servers that resolve a name have an address of it in common. Another rule checks loopback."""
+    """Check that each name resolves to a common address on all servers that can resolve it."""
     for owner, name in _table_names(evidence):
         addresses = {
             index: frozenset(one.addresses)
@@ -149,7 +149,7 @@ def same_hostname(evidence: Evidence) -> Iterator[Finding]:
 
 
 def foreign_address(answer: Answer) -> Mapping[str, Any] | None:
-    """Check that each server has its address in the table on an interface, because libraries listen there."""
+    """Check that a network interface of each server has the server's address in the table."""
     resolution = answer.facts.resolution(answer.name)
     own = addresses_of(address for interface in answer.facts.interfaces for address in interface.addresses)
     if not answer.evidence.has_several_servers or resolution is None or not resolution.addresses or not own:

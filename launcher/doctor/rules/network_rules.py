@@ -56,7 +56,7 @@ def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> 
 
 
 def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
-    """Return for each server the interface in `carriers` that has its table address, or else its busiest interface."""
+    """Return for each server the interface with its address in the table, or else its busiest interface."""
     found = []
     for index, names in enumerate(carriers):
         wanted, each = _having_address(evidence, index), names.split(",")
@@ -65,7 +65,7 @@ def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def unexpected_interface(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
-    """Yield a finding about servers whose data did not use the interface with their address in the table.
+    """Report servers whose data did not use the interface that has their address in the table.
 
     `measured` names the interface that each server used. `chosen_interfaces` checks interfaces that variables choose.
     """
@@ -101,7 +101,7 @@ def mtu_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def ports(evidence: Evidence) -> Iterator[Finding]:
-    """Check that the chosen ports are free, and outside the range from which the kernel chooses ports automatically."""
+    """Check that the chosen ports are free, and are not in the kernel's ephemeral port range."""
     for index, facts in evidence.answers():
         first, last = facts.first_ephemeral_port, facts.last_ephemeral_port
         for port in facts.ports:
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (chosen_interfaces, mtu_differs, ports, one_machine)
 
 
 def _chosen(variable: str, value: str, facts: Facts) -> list[Interface]:
-    """Return the interfaces that a library would use, according to the documented syntax of NCCL and HCCL."""
+    """Return the interfaces that an environment variable selects, in the syntax of NCCL and HCCL."""
     if variable == "HCCL_IF_IP":
         wanted_addresses = addresses_of([value])
         return [one for one in facts.interfaces if wanted_addresses & addresses_of(one.addresses)]
@@ -162,13 +162,13 @@ def _by_table(evidence: Evidence, index: int, facts: Facts) -> Interface | None:
 
 
 def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
-    """Return the addresses to which a server resolves its own name, without loopback addresses."""
+    """Return the addresses, other than loopback, to which a server resolves its own name."""
     resolution = facts.resolution(server_id)
     return addresses_of(one for one in resolution.addresses if not is_loopback(one)) if resolution else frozenset()
 
 
 def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
-    """Return the interfaces that have the server's address in the table. An address labelled eth0:1 is on eth0."""
+    """Return the interfaces of a server that have the server's address in the table."""
     facts = evidence.facts.get(index)
     if facts is None:
         return ()

@@ -24,7 +24,7 @@ Way = tuple[int, int]  # sender, receiver
 
 
 class _Ways:
-    """The failed connections out of all tested connections between servers. Each failed connection is reported once."""
+    """The failed connections between servers that have not been reported yet."""
 
     def __init__(self, tried: Collection[Way], failed: Collection[Way]) -> None:
         self._left = dict.fromkeys(failed)
@@ -36,7 +36,7 @@ class _Ways:
                 self._failed[end][way[end]].append(way)
 
     def take_all(self, server: int, end: int) -> list[Way]:
-        """If all tested connections from (`end` 0) or to (`end` 1) a server failed, take them. One is not enough."""
+        """If two or more connections from (`end` 0) or to (`end` 1) a server all failed, remove and return them."""
         ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
         if len(ways) < 2 or len(ways) != self._tried[end][server]:
             return []
@@ -45,7 +45,7 @@ class _Ways:
         return ways
 
     def pairs(self) -> list[list[Way]]:
-        """Return the connections that are left, grouped by pair: one or both directions of each."""
+        """Return the remaining connections, grouped by pair of servers."""
         pairs: dict[frozenset[int], list[Way]] = defaultdict(list)
         for way in sorted(self._left):
             pairs[frozenset(way)].append(way)
@@ -53,7 +53,7 @@ class _Ways:
 
 
 def join_failed(evidence: Evidence) -> Iterator[Finding]:
-    """Yield one finding per cause, with all servers that it affects. The hint names the first of these servers."""
+    """Yield one finding for each reason why servers failed to join, with all affected servers."""
     for failure, servers in groups(evidence.join_failures).items():
         hint = failure.hint and failure.hint.replace(SERVER, evidence.name(servers[0]))
         message = f"{evidence.named(servers)}: {failure.why}"
@@ -61,7 +61,7 @@ def join_failed(evidence: Evidence) -> Iterator[Finding]:
 
 
 def no_answer(evidence: Evidence) -> Iterator[Finding]:
-    """Yield findings about servers with errors or without facts, except servers whose join failure is known."""
+    """Report servers that did not answer, or answered with an error, unless they failed to join."""
     unknown = set(range(len(evidence.cluster.servers))) - set(evidence.facts) - set(evidence.join_failures)
     if silent := tuple(sorted(unknown - set(evidence.troubles))):
         yield Finding(
@@ -77,7 +77,7 @@ def no_answer(evidence: Evidence) -> Iterator[Finding]:
 
 
 def unreachable(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers reach each other. A server that no other reaches, or that reaches none, has one finding.
+    """Check that all servers reach each other. A server whose connections all fail is reported only once.
 
     Other rules report lost packets, a server that does not reach itself, and unknown names.
     """
@@ -123,7 +123,7 @@ def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, att
 
 
 def not_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each server reaches itself at its address in the table, because its ranks do the same.
+    """Check that each server can connect to its own address in the table, because its ranks do the same.
 
     Other rules report wrong addresses and unknown names.
     """
@@ -147,7 +147,7 @@ def not_itself(evidence: Evidence) -> Iterator[Finding]:
 
 
 def large_packets(evidence: Evidence) -> Iterator[Finding]:
-    """Check that large packets arrive. A server that loses them to or from all others is reported in one finding.
+    """Check that large packets arrive. A server whose connections all lose them is reported only once.
 
     Only some pairs are tested with large packets, each pair from both ends.
     """

@@ -28,7 +28,7 @@ Find = Callable[[Answer], Mapping[str, Any] | None]
 def _folder(
     purpose: str, is_wrong: Callable[[Folder, int], bool], breaks: Callable[[Folder], bool] = lambda _: False
 ) -> Find:
-    """Return a rule that checks the directory with this purpose. `is_wrong` gets the directory and the number of ranks.
+    """Return a check that reports the directory for `purpose` if `is_wrong` returns True.
 
     `breaks` states whether a run would fail if this directory is the runs directory.
     """
@@ -60,7 +60,7 @@ def _is_nearly_full(folder: Folder, _ranks: int) -> bool:
 
 
 def _shared_memory_of(ranks: int) -> int:
-    """Return how much shared memory the ranks of a server and their data loaders need, in bytes."""
+    """Return how many bytes of shared memory the ranks of a server and their data loaders need."""
     return SHARED_MEMORY_PER_RANK_BYTES * ranks if ranks > 1 else 0
 
 
@@ -76,7 +76,7 @@ def _is_used_up(folder: Folder, ranks: int) -> bool:
 
 
 def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_unlimited: bool = False) -> Find:
-    """Return a check of the soft limit `name`. `is_unlimited`: the hint recommends to set no limit."""
+    """Return a check of the soft limit `name`. If `is_unlimited` is set, the hint suggests having no limit."""
 
     def find(answer: Answer) -> Mapping[str, Any] | None:
         limit, least = answer.facts.limit(name), wanted(answer)
@@ -127,12 +127,12 @@ def few_cpus(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def _visible(facts: Facts) -> tuple[int, ...]:
-    """Return the ids of visible devices. NVIDIA devices are numbered from 0, even in a container with some of them."""
+    """Return the ids of the devices that are visible on a server. NVIDIA devices are numbered from 0."""
     return facts.ascend_devices or tuple(range(len(facts.nvidia_devices)))
 
 
 def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
-    """Check that the devices of the table exist. If no server has any device, this is not a problem."""
+    """Check that each server has the devices of the table, unless no server has any device."""
     if not any(map(_visible, answer.evidence.facts.values())):
         return None
     visible = _visible(answer.facts)

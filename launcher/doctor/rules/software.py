@@ -24,7 +24,7 @@ _MUST_AGREE = {
 
 
 def clock_skew(evidence: Evidence) -> Iterator[Finding]:
-    """Compare the servers' clocks: they determine the order of merged logs, and which failure came first."""
+    """Check that the servers' clocks agree, because clocks determine the order of log lines and failures."""
     if len(evidence.offsets_s) < 2:
         return
     middle_s = median(evidence.offsets_s.values())
@@ -57,7 +57,7 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
 
 
 def interpreters(evidence: Evidence) -> Iterator[Finding]:
-    """Compare the paths of Python, since different environments explain other differences between servers."""
+    """Check that all servers use the same path of Python. A difference may explain other findings."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
     if len(said) > 1:
         message = f"the path of Python differs: {evidence.each(said)}"
@@ -87,7 +87,7 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
-    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name; None if it does not hang."""
+    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name, or None if not needed."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
     needed = " ".join(f"{name}={value}" for name, value in answer.facts.mpi_variables)

@@ -40,13 +40,13 @@ def dump(value: Any) -> str:
 
 
 class Rows(NamedTuple):
-    """A list that is written with one line per entry. An object that contains such a list has one line per member."""
+    """A list that is written with one line per entry, for example the devices of a server."""
 
     entries: Iterable[Mapping[str, Any]]
 
 
 def table_text(table: Mapping[str, Any]) -> str:
-    """Return a table as JSON text. Only `Rows` and objects around them take several lines. None values are omitted."""
+    """Return a table as JSON text. Each entry of `Rows` has one line. Members with the value None are omitted."""
     return f"{_laid_out(table, 0)}\n"
 
 
@@ -71,7 +71,7 @@ def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
 
 
 def parsed(text: str) -> Any:
-    """Parse an option whose value is JSON; return None if it is not valid JSON."""
+    """Parse an option value as JSON. Return None if it is not valid JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
-    """Yield a reason if two ranks share a device id, which is valid only in v2.0, for a spare device."""
+    """Yield an error if two ranks share a device id. Only v2.0 allows this, for a spare device."""
     for server in cluster.servers:
         ids = sorted(device.device_id for device in server.devices if device.device_id != HOST_RANK)
         twice = next((one for one, other in pairwise(ids) if one == other), None)
@@ -130,7 +130,7 @@ def devices_of(cluster: Cluster) -> Iterator[Device]:
 
 @frozen
 class Target:
-    """A target format of a conversion. Invariant: `write` gets only clusters whose optional keys are all in `keys`."""
+    """A format to which clusters can be converted. `write` supports only the optional keys in `keys`."""
 
     name: str  # `Format.value`, or the name of a file for another launcher
     write: Callable[[Cluster], str]
@@ -210,7 +210,7 @@ def _a5_rank(device: Device) -> dict[str, Any]:
 
 
 def network_layers_for_all(cluster: Cluster) -> Iterator[Reason]:
-    """Yield a reason if a rank has no network layers: they describe the cabling and cannot be invented."""
+    """Yield an error if the network layers of a rank are missing or invalid."""
     hint = "generate the v2.0 table on the servers, since other formats do not describe the network layers"
     for server in cluster.servers:
         for device in server.devices:

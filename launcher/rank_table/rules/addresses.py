@@ -47,7 +47,7 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
 
 @rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1})
 def address_repeated(table: Table) -> Iterator[Finding]:
-    """Each device has its own network card, so each address must be unique in the file. HCCL compares them as text.
+    """Each device has its own network card, so each address must be unique in the file. HCCL compares only the text.
 
     A repeated address is a mistake on any hardware.
     """
@@ -118,7 +118,7 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_families_mixed(table: Table) -> Iterator[Finding]:
-    """In a table with several servers, all device_ip must be of one family, IPv4 or IPv6, and so must all host_ip."""
+    """In a table with several servers, neither device_ip nor host_ip may mix IPv4 and IPv6 addresses."""
     if len(table.servers) < 2:
         return
     hosts = ((server.at("host_ip"), address_family(server.host_ip)) for server in table.servers if server.host_ip)

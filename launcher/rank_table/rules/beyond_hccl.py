@@ -112,7 +112,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
-    """Return the addresses of devices as numbers, keyed by device_id modulo 4; empty if any is missing or not IPv4."""
+    """Return the device addresses as numbers, keyed by device_id modulo 4, if all devices have an IPv4 address."""
     positions: dict[int, list[int]] = defaultdict(list)
     packed_addresses = table.packed_addresses
     if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
@@ -128,7 +128,7 @@ def _positions(table: Table) -> dict[int, list[int]]:
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
-    """Return the number of leading bits that all addresses share, at most 30, and two addresses that share no more."""
+    """Return the length of the addresses' common prefix (at most 30 bits), and two addresses that differ after it."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
     return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
@@ -204,7 +204,7 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """With msrun, local process i uses device i and the rank in entry i of its server: entry i must be device i.
+    """With msrun, local process i uses device i, but takes its rank from entry i. So entry i must be device i.
 
     This rule applies only to servers with a pod_ip. Without pod_ip, msrun ignores the ranks of the table.
     """

@@ -25,7 +25,7 @@ def count_differs(
     listed: str | None = None,
     in_quotes: bool = True,
 ) -> Iterator[Finding]:
-    """Report the count under `key`, in the object at `at`, if it differs from `found`, the length of its list.
+    """Yield a finding if the count under `key` differs from `found`, the actual length of the list.
 
     A missing count or list is not reported. The finding marks its rewrite as doubtful, since the list may be wrong
     instead. `listed` is the key of the list, for the message.

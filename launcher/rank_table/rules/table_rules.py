@@ -243,7 +243,7 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
 
 @rule("RT342", "servers with different numbers of devices", ascend_only=True)
 def device_counts_differ(table: Table) -> Iterator[Finding]:
-    """On 910 and 300I servers, a job must use equally many devices of each server. Other chips allow different numbers.
+    """On 910 and 300I, a job must use the same number of devices on each server. Other chips allow different numbers.
 
     HCCL does not check this in a v1.1 table, whose ranks may run on hosts. tlaunch expects the number that a legacy-lab
     table states, or else the most frequent number.
@@ -264,7 +264,7 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
 
 
 def _stated_count(table: Table) -> int:
-    """Return the devices per server that the only group of a legacy-lab table states; 0 if it states none."""
+    """Return the number of devices per server that a legacy-lab table states, or 0 if it states none."""
     if table.format is not Format.LAB or len(table.groups) != 1:
         return 0
     devices, servers = (read_decimal(table.groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
@@ -273,7 +273,7 @@ def _stated_count(table: Table) -> int:
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
 def quartet_unconnected(table: Table) -> Iterator[Finding]:
-    """Four devices of a 910 server must form a ring: 0 to 3, 4 to 7, or two of 0 to 3 and the same two plus 4."""
+    """Four devices of a 910 server must form a ring: 0 to 3, 4 to 7, or i, j, i + 4 and j + 4."""
     for server in _servers(table):
         ids = frozenset(device.device_id for device in server.devices if device.device_id is not None)
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:
@@ -286,5 +286,5 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
-    """Return the servers whose devices can be counted; none if a list is broken or an instance names no server."""
+    """Return the servers that have devices, or nothing if the table may not list all devices."""
     return tuple(server for server in table.servers if server.devices) if table.servers_are_complete else ()

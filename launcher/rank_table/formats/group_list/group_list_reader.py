@@ -103,18 +103,18 @@ _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "
 
 
 def read_lab(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a legacy-lab table, and record faults of its shape in `shapes`."""
+    """Read a legacy-lab table, and record structural errors in `shapes`."""
     named = CHIP_INFOS.get(text_at(document, "chip_info") or "", "auto")
     return replace(_read(_LAB, document, shapes), chip=CHIPS[named])
 
 
 def read_cloud(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a legacy-cloud table, which states no ranks, and record faults of its shape in `shapes`."""
+    """Read a legacy-cloud table, which has no ranks, and record structural errors in `shapes`."""
     return _read(_CLOUD, document, shapes)
 
 
 def lab_cluster(table: Table) -> Cluster:
-    """Return the cluster that a legacy-lab table without errors describes."""
+    """Return the cluster described by a valid legacy-lab table."""
     # Unusual values for the board and its network cards: strings unchanged, other values as JSON text.
     values = {key: table.fields[key] for key in LAB_TABLE_OPTIONS if table.fields.get(key) is not None}
     texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
@@ -126,7 +126,7 @@ def lab_cluster(table: Table) -> Cluster:
 
 
 def cloud_cluster(table: Table) -> Cluster:
-    """Return the cluster that a legacy-cloud table without errors describes, with ranks numbered as by HCCL.
+    """Return the cluster described by a valid legacy-cloud table. Ranks are numbered in the same way as by HCCL.
 
     Worked example: servers "10.0.0.9" with devices 1 0 and "10.0.0.10" with device 0, in this order. As text
     "10.0.0.10" comes first, so its device is rank 0, and devices 0 and 1 of "10.0.0.9" are ranks 1 and 2.
@@ -180,7 +180,7 @@ def _devices(
 
 
 def _ranked(server: int, pointer: Pointer, instance: Fields, devices: Sequence[DeviceRow]) -> DeviceRow:
-    """Return the device of an instance in a legacy-lab table, with the rank that the instance states.
+    """Return the device of an instance in a legacy-lab table, with the rank of the instance.
 
     An instance keeps its rank even if its device list is faulty, so that the ranks do not look faulty as well.
     """

@@ -27,7 +27,7 @@ def groupcount_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT602", "instance_count differs from the number of instances", formats=GROUP_LISTS)
 def instancecount_differs(table: Table) -> Iterator[Finding]:
-    """`instance_count` must be the length of the group's `instance_list`, written as a string. HCCL checks it."""
+    """`instance_count` must be the length of the group's `instance_list`, written as a string. HCCL checks this."""
     for group in table.groups:
         yield from count_differs(group.pointer, group.fields, "instance_count", group.instance_count, "instance")
 
@@ -45,7 +45,7 @@ def devicecount_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT604", "server_num differs from the number of servers", formats=_LAB)
 def server_num_differs(table: Table) -> Iterator[Finding]:
-    """`server_num` must be the group's number of servers: the number of distinct `server_id` of its instances.
+    """`server_num` must be the number of different values of `server_id` in the group.
 
     HCCL adds up the `server_num` of all groups, and refuses the table if it has more or fewer servers than this sum.
     """
@@ -104,7 +104,7 @@ def instance_has_several_devices(table: Table) -> Iterator[Finding]:
 
 @rule("RT611", "a group_name used twice", formats=GROUP_LISTS)
 def group_name_repeated(table: Table) -> Iterator[Finding]:
-    """`group_name` identifies a group and must be unique, compared as text. One group may have an empty name."""
+    """`group_name` identifies a group and must be unique. At most one group may have an empty name."""
     groups = table.groups
     names = {text_at(group.fields, "group_name") for group in groups}
     named = ((text_at(group.fields, "group_name"), (number, group)) for number, group in enumerate(groups))
@@ -171,7 +171,7 @@ def nic_num_differs(table: Table) -> Iterator[Finding]:
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:
-    """Return the number of devices that a group's count should state; None if an instance has no list of devices.
+    """Return the number of devices that a group must state, or None if an instance has no device list.
 
     Each instance of a legacy-lab table counts as one device: a second device is a fault of the instance, not of the
     count.
@@ -185,7 +185,7 @@ def _device_count(table: Table, group: GroupRow) -> int | None:
 
 
 def _server_sizes(group: GroupRow) -> Counter[str]:
-    """Return the number of instances of each server; empty if any instance does not name its server."""
+    """Return the number of instances of each server, or an empty counter if an instance names no server."""
     names = [instance.server_id for instance in group.instances if instance.server_id is not None]
     return Counter(names) if len(names) == group.instance_count else Counter()
 

@@ -64,7 +64,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a v1.1 table. If the table has another format's list, a rule about versions reports that."""
+    """Read a v1.1 table, and record structural errors in `shapes`."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)
@@ -82,12 +82,12 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster that a v1.1 table without errors describes."""
+    """Return the cluster described by a valid v1.1 table."""
     return cluster_of(table, partial(_device, in_super_pods=SUB_VERSION in table.fields))
 
 
 def _device(row: DeviceRow, *, in_super_pods: bool) -> Device:
-    """Return the device of a rank. Its port is left out if it is 0; only a rank on the host has a bound device."""
+    """Return the device of a rank. Port 0 is left out, because it means that HCCL chooses a port."""
     super_device = text_at(row.fields, "sdid") if in_super_pods else None
     is_bound = in_super_pods and row.device_id == HOST_RANK
     bound = text_at(row.fields, "bind_device_id") if is_bound else None

@@ -45,7 +45,7 @@ def mode_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT355", "a node_addr that is not an address", formats=V1_1)
 def node_address_invalid(table: Table) -> Iterator[Finding]:
-    """node_addr must be an IPv4 or IPv6 address: it is the address of every rank on a host or without a rank_ip.
+    """node_addr must be an IPv4 or IPv6 address. Ranks on the host and ranks without a rank_ip use this address.
 
     In other formats, a server may have any name. HCCL treats 0.0.0.0 as unset, and refuses a table in which only some
     nodes have an address.
@@ -71,7 +71,7 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT357", "an sdid that is not a number", formats=V1_1)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
-    """If a table has heterog_sub_version, each rank has an sdid: its device's number in the super pod, or "-1"."""
+    """In a table with heterog_sub_version, the sdid of a rank is its device's number in the super pod, or "-1"."""
     if SUB_VERSION not in table.fields:
         return
     for device in table.devices:
@@ -103,7 +103,7 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
 
 @rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
 def node_families_mixed(table: Table) -> Iterator[Finding]:
-    """All nodes must have addresses of the same family, IPv4 or IPv6, and so must all ranks.
+    """Neither the addresses of nodes nor the addresses of ranks may mix IPv4 and IPv6.
 
     The address of a rank is its rank_ip or, if that is unset, the node_addr of its node.
     """

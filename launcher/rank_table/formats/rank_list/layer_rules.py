@@ -86,7 +86,7 @@ def instance_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT381", "an unknown net_type", formats=V2_0)
 def net_type_unknown(table: Table) -> Iterator[Finding]:
-    """net_type is TOPO_FILE_DESC if the driver's topology file describes the links, CLOS if all devices reach all."""
+    """net_type is TOPO_FILE_DESC if the driver's topology file describes the links, or CLOS for a Clos network."""
     for pointer, level in _all_levels(table):
         written = text_at(level, "net_type")
         if written is not None and written not in NET_TYPES:
@@ -107,7 +107,7 @@ def address_kind_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT383", "an address that is not of its addr_type", formats=V2_0)
 def address_of_other_kind(table: Table) -> Iterator[Finding]:
-    """An addr must match its addr_type: an IPv4 or IPv6 address, or an EID, 32 hexadecimal digits as in `hccn_tool`."""
+    """`addr` must be of the kind that addr_type states. An EID has 32 hexadecimal digits, as in `hccn_tool`."""
     for pointer, address in _all_addresses(table):
         kind, written = text_at(address, "addr_type"), text_at(address, "addr")
         if kind in ADDRESS_KINDS and written is not None and not _is_of_kind(kind, written):
@@ -118,7 +118,7 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
 
 @rule("RT392", "backup addresses that cannot be used", formats=V2_0)
 def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
-    """backup_addr lists up to 16 addresses that replace `addr` if its link is down. All have its addr_type.
+    """backup_addr lists up to 16 addresses that replace `addr` if its link fails. They have the same addr_type.
 
     An address of type EID cannot have a backup address. Older versions of HCCL ignore backup_addr.
     """
@@ -174,7 +174,7 @@ def plane_long(table: Table) -> Iterator[Finding]:
 
 @rule("RT389", "a key of a draft of v2.0", formats=V2_0)
 def draft_key(table: Table) -> Iterator[Finding]:
-    """Drafts of v2.0 use other names for some keys. HCCL does not read these names. Each of them is reported once."""
+    """Drafts of v2.0 use other names for some keys. HCCL ignores these names. Each name is reported once."""
     uses: dict[str, tuple[Pointer, int]] = {}
     for pointer, level in _all_levels(table):
         for key in level.keys() & DRAFT_KEYS.keys() if is_draft(level) else ():
@@ -187,7 +187,7 @@ def draft_key(table: Table) -> Iterator[Finding]:
 
 
 def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty if there are more than HCCL allows, which another rule reports."""
+    """Return the layers of a rank, or an empty list if there are more than HCCL allows."""
     found = [
         (pointer, layer) for pointer, level in levels(device) if (layer := integer_at(level, "net_layer")) is not None
     ]
@@ -195,7 +195,7 @@ def _layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
 
 
 def _sound_layers(device: DeviceRow) -> list[tuple[Pointer, int]]:
-    """Return the layers of a rank; empty if any of them is invalid."""
+    """Return the layers of a rank, or an empty list if any layer is invalid."""
     found = _layers(device)
     written = device.fields.get("level_list")
     is_whole = isinstance(written, list) and len(written) == len(found)
@@ -207,7 +207,7 @@ def _all_levels(table: Table) -> Iterator[tuple[Pointer, Fields]]:
 
 
 def _all_addresses(table: Table) -> Iterator[tuple[Pointer, Fields]]:
-    """Yield the addresses of all layers and of the control plane."""
+    """Yield the addresses of all ranks, both in network layers and in control planes."""
     for device in table.devices:
         for pointer, level in levels(device):
             yield from addresses(pointer, level)

@@ -73,7 +73,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Return the rows of a v2.0 table. If the table has another format's list, a rule about versions reports that."""
+    """Read a v2.0 table, and record structural errors in `shapes`."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
@@ -94,7 +94,7 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster that a v2.0 table without errors describes. Ranks in one layer 0 network form a server."""
+    """Return the cluster described by a valid v2.0 table. Ranks in the same layer 0 network form a server."""
     return cluster_of(table, _device)
 
 
@@ -129,17 +129,17 @@ def _number(fields: Fields, key: str) -> int | None:
 
 
 def levels(row: DeviceRow) -> Iterator[tuple[Pointer, Fields]]:
-    """Return the entries of a rank's level_list that are objects, each with its pointer."""
+    """Yield each object in the level_list of a rank, with its JSON pointer."""
     return _objects(row.pointer, row.fields, "level_list")
 
 
 def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields]]:
-    """Return the entries of a layer's rank_addr_list that are objects, each with its pointer."""
+    """Yield each object in the rank_addr_list of a layer, with its JSON pointer."""
     return _objects(pointer, level, "rank_addr_list")
 
 
 def is_draft(level: Fields) -> bool:
-    """Return whether a layer has keys of a draft of v2.0 instead of the final keys."""
+    """Return whether a layer uses the key names of a v2.0 draft instead of the final names."""
     return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
 
 

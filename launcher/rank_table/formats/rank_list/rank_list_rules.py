@@ -39,7 +39,7 @@ def rank_count_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT372", "a number of a rank out of bounds", formats=V2_0)
 def number_outside(table: Table) -> Iterator[Finding]:
-    """Allowed numbers: device_id 0 to 64, local_id 0 to 63 (64 for the backup device), and ports 1 to 65535."""
+    """device_id must be 0 to 64, local_id 0 to 63 (64 for the backup device), and a port 1 to 65535."""
     for device in table.devices:
         yield from _outside(device.pointer, device.fields, BOUNDS)
         control_plane = device.fields.get("control_plane")

@@ -93,7 +93,7 @@ def address_leads_nowhere(table: Table) -> Iterator[Finding]:
 
 @warning("RT425", "a host_port used twice on one server", formats=SERVER_LISTS, ascend_only=True)
 def host_port_repeated(table: Table) -> Iterator[Finding]:
-    """The host_port of each device must be unique on its server: a process listens on it. HCCL does not check this."""
+    """Each device of a server needs its own host_port, because a process listens on it. HCCL does not check this."""
     for server in table.servers if "host_port" in table.keys else ():
         ports = ((read_decimal(device.fields.get("host_port")), device) for device in server.devices)
         for device, earlier in repeated((port, device) for port, device in ports if port is not None):
@@ -104,7 +104,7 @@ def host_port_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT324", "a port that cannot be used", formats=SERVER_LISTS, ascend_only=True)
 def port_unusable(table: Table) -> Iterator[Finding]:
-    """A port is a string from "1" to "65535". HCCL refuses "0", which often means any free port elsewhere.
+    """A port is a string from "1" to "65535". HCCL refuses "0", which elsewhere often means any free port.
 
     HCCL reads device_vnic_port only if the device has a device_port.
     """
