@@ -22,7 +22,7 @@ PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
 
 def ends_run(number: int, supervision: Supervision) -> bool:
-    """Return True if a signal ends the run. A stop signal does not if it is forwarded to ranks."""
+    """Return True if a signal ends the run. Signals that are forwarded to ranks do not, except SIGQUIT."""
     return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
 
 
@@ -130,7 +130,7 @@ class SignalReceived:
 
 @frozen
 class EndWanted:
-    """The run has to end because its launcher is lost."""
+    """The run must end because its launcher is lost."""
 
     cause: Cause
 

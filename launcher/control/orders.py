@@ -111,7 +111,7 @@ class GatherServers:
 
 @frozen
 class Close:
-    """End the driver. The last `Finish` order contains the outcome of the run."""
+    """End the driver, after a `Finish` order that contains the outcome of the run."""
 
 
 Order = (

@@ -56,7 +56,7 @@ class Restarts:
 
 @frozen
 class StopRequest:
-    """A request to end the run, which comes from a person, an engine or the loss of the launcher."""
+    """A request to end the run. It comes from a person, from an engine, or from the loss of the launcher."""
 
     cause: Cause
     number: int | None = None  # the signal, if one requested it
@@ -90,7 +90,7 @@ class Outcome:
 
     @property
     def is_resizing(self) -> bool:
-        """True while the ranks of a run without a failure are ended to restart them on other devices."""
+        """True while ranks that have not failed are being ended to restart them on other devices."""
         return self.restarts and self._verdict is None
 
     @property

@@ -65,7 +65,7 @@ class Ending:
         atexit.register(self.run)
 
     def import_module(self, name: str) -> None:
-        """Import a module. If it is not a known one, check the objects it creates and the libraries it loads."""
+        """Import a module. If it is not in `_KNOWN`, check the objects it creates and the libraries it loads."""
         if _root(name) in _KNOWN:
             __import__(name)
             return

@@ -206,7 +206,7 @@ def _leave_mpi_with(status: int) -> None:
 
 
 def _leave(status: int, pid: int) -> None:
-    """Run all other exit handlers, then exit with `status`. This handler is registered last and called first."""
+    """Run all other exit handlers, then exit. This handler is registered last, so that it is called first."""
     global _leaving  # noqa: PLW0603 - running the exit handlers would call this function again
     if _leaving or os.getpid() != pid:
         return

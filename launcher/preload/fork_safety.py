@@ -49,7 +49,7 @@ def _threads_after_a_fork() -> int:
 
 
 def _others_run() -> bool:
-    """Return True if every thread except the main one is running, runnable or gone."""
+    """Return True if every thread except the main thread is running, runnable or gone."""
     for name in os.listdir("/proc/self/task"):
         try:
             with open("/proc/self/task/" + name + "/stat", "rb") as file:

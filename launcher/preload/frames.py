@@ -61,7 +61,7 @@ def of_program(traceback: TracebackType | None, error: BaseException | None = No
 
 
 def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
-    """Return the file, line and function of every frame, innermost last."""
+    """Return the file, line and function of every frame, from the outermost to the innermost."""
     found = []
     while traceback is not None:
         code = traceback.tb_frame.f_code

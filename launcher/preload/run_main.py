@@ -73,7 +73,7 @@ def note_imports() -> None:
 def _forget_collisions() -> None:
     """Unload library modules whose names the program also uses, so that it imports its own modules.
 
-    Only done if such a file exists: loading a library module twice is harmless but slow.
+    This is limited to names of files beside the program, because loading a library module twice is slow.
     """
     if not (_own and sys.path):
         return

@@ -76,7 +76,7 @@ class _Rules:
 
 
 class Connection:
-    """The socket to the agent, shared by forked processes.
+    """The socket to the agent, which all forked processes share.
 
     A message is a JSON object on one line. Each line is one write, so lines are never mixed.
     """
@@ -112,7 +112,7 @@ class Connection:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent ends; exit at once if the parent is gone."""
+    """Ask the kernel to kill this process when its parent ends. If the parent is already gone, exit at once."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(128 + _signal.SIGKILL)

@@ -297,7 +297,7 @@ class RankEnder(Ending):
 
 
 def load_collector() -> type[EvidenceCollector]:
-    """Import the evidence collector. Called about half a second after the ranks have started.
+    """Import the evidence collector. The agent does this about half a second after it has started the ranks.
 
     An import before that would delay the start of ranks. An import after a failure may be too late, because an upgrade
     may have replaced the package's files.

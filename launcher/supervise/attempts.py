@@ -50,14 +50,14 @@ class LocalAttempt:
 
 
 class Attempts:
-    """The attempts to run the ranks of this server. `rank_group` and `monitor` belong to the current attempt."""
+    """Starts and ends the attempts of a run on this server. Each attempt starts the ranks anew."""
 
     present: LocalAttempt
     rank_group: RankGroup
     monitor: AttemptMonitor
 
     def __init__(self, share: ServerShare, spawner: Spawner, group: RunGroup, disk: Disk, link: Link | None) -> None:
-        """Prepare for the first attempt. `link` is the connection to the coordinator, if there are other servers."""
+        """Prepare for the first attempt. If the run has other servers, `link` connects to the coordinator."""
         self.share, self.event_log, self.disk = share, spawner.event_log, disk
         self._spawner, self._group, self._link = spawner, group, link
         self._port = share.port
@@ -257,7 +257,7 @@ def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
 
 
 def _begin(arrivals: Path) -> int:
-    """Create an `arrivals` file if it is missing. Return the log size in its last record, or 0 if it has none."""
+    """Create an `arrivals` file if it is missing. Return the log size in its last record, or 0 if the file is empty."""
     with suppress(OSError), arrivals.open("ab+") as file:
         whole = file.seek(0, os.SEEK_END) // RECORD.size
         if whole:
@@ -284,7 +284,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
 
 
 def _last_words(log: Path, offset: int, program: Path | None) -> str | None:
-    """Describe the exception whose traceback ends a log. Return None if there is no uncaught exception."""
+    """Describe the exception if a log ends with the traceback of an uncaught exception, else return None."""
     end = b""
     with suppress(OSError):
         end = tail(log, offset, LAST_BYTES)

@@ -31,7 +31,7 @@ class EventLog:
         tell: Callable[[str], None] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Open the file. `tell` receives every line and must not block. If `disk` is None, the calling thread writes."""
+        """Open the file. Events are written in the thread of `disk`, if given, and are also passed to `tell`."""
         self._tell = tell
         self._disk = disk
         self._server_index = server_index
@@ -46,7 +46,7 @@ class EventLog:
             self._file_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def record(self, event: Event, time_ns: int | None = None) -> int:
-        """Record an event with the time `time_ns`, by default the current time, and return the time."""
+        """Record an event at `time_ns`, by default now, and return the recorded time."""
         stamped = TimestampedEvent(time.time_ns() if time_ns is None else time_ns, self._server_index, event)
         self.keep(stamped)
         return stamped.time_ns

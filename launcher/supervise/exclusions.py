@@ -27,7 +27,7 @@ MAX_BYTES = 4 << 20  # enough for thousands of servers with all their devices
 
 
 class Exclusions:
-    """The file that lists the excluded devices by name. Methods use the ranks of devices in the full rank table."""
+    """The file of excluded devices. The file contains device names, but methods use ranks of the full rank table."""
 
     def __init__(
         self, path: Path, servers: Sequence[Server], excluded: Sequence[int], report: Callable[[str], object]

@@ -150,7 +150,7 @@ class FileUpload:
             file.close()
 
     def _is_held(self, file: _File) -> bool:
-        """Return True if a file of all ranks must wait until it is known that the run directory is not shared.
+        """Return True if a file common to all ranks must wait until the run directory is known not to be shared.
 
         Several servers write to such a file, so its acknowledgements cannot show that.
         """

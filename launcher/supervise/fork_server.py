@@ -251,5 +251,5 @@ class ForkServer:
 
 
 def _python(command: PythonCommand) -> tuple[str, ...]:
-    """Return a command that starts the bootstrap. Its argv[0] is a name with which Python finds its libraries."""
+    """Return a command that starts the bootstrap, with an argv[0] that lets Python find its libraries."""
     return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))

@@ -27,7 +27,7 @@ _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, 
 
 
 def meeting_name(*words: str) -> bytes:
-    """Derive the name of an abstract Unix socket from the user and `words`, such as the names of job and server."""
+    """Derive the name of an abstract Unix socket from the user and `words`, such as the name of the job."""
     digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
     return b"\0tlaunch-members-" + digest[:32].encode()
 

@@ -58,7 +58,7 @@ class MemberLeft:
 
 @frozen
 class MemberRefused:
-    """A process was refused because it is not a member or sent invalid data."""
+    """A process was refused because it is not a rank of this server or sent invalid data."""
 
     reason: str
 
@@ -126,12 +126,12 @@ class MpiProxies:
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
-        """Return the environment that the engine set for a rank. PMI_FD refers to a descriptor of this process."""
+        """Return the environment that the engine set for a rank, with PMI_FD changed to a descriptor of this process."""
         member = self._joined[global_rank]
         return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
-        """Return the descriptors that only this rank inherits, under the same numbers.
+        """Return the descriptors of this process that only this rank inherits.
 
         This process keeps them open, so the engine does not notice the rank's end before the agent reports it.
         """

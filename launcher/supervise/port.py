@@ -43,7 +43,7 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Raise UsageError if the port that the user chose cannot be used. The port is not reserved."""
+    """Return the port that the user chose without reserving it. Raise UsageError if the port cannot be used."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:

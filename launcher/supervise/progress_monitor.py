@@ -161,7 +161,7 @@ class ProgressMonitor:
                 self._slowness.note(global_rank, step, heartbeat.beat.busy_s, core_wait_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
-        """Detect progress of ranks that report no steps by changes of their logs and by their CPU time."""
+        """Detect progress of ranks that report no steps from their logs and their CPU time."""
         if self._hang_timeout_s is None:
             return
         silent = [watched for watched in living.values() if watched.step is None]
@@ -193,7 +193,7 @@ class ProgressMonitor:
 
 
 def _core_wait_of_step(watched: _Watched, rank_pid: int, beating_pid: int | None, step: int) -> float:
-    """Return the seconds per step for which a rank waited for a CPU core, or 0 if this is unknown.
+    """Return the average seconds per step that a rank waited for a CPU core, or 0 if this is unknown.
 
     Uses the process that writes the heartbeat if it is in the rank's session. Otherwise uses the rank's own process
     `rank_pid`, which may be a shell that only waits.

@@ -75,7 +75,7 @@ class RankGroup:
         return not self._expected and not self._running
 
     def cancel(self) -> None:
-        """Cancel all pending starts. Ranks that are already being forked may still appear in `start`."""
+        """Cancel all pending starts. `start` may still return ranks that are already being forked."""
         self.spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:

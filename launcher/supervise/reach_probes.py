@@ -40,7 +40,7 @@ _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 @dataclass
 class _Probe:
-    """An attempt to connect to another server. `echoes` means that large packets are tested, too."""
+    """An attempt to connect to another server. `echoes` means that it also tests large packets."""
 
     server_index: int
     connection: socket.socket

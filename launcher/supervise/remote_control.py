@@ -146,7 +146,7 @@ class RemoteControl:
 
     @property
     def cause(self) -> Cause:
-        """The cause of the run's end, which is HEAD_LOST if this server's launcher was lost."""
+        """The cause of the run's end. If this server's launcher was lost, the cause is HEAD_LOST."""
         own = self._attempts.monitor.cause
         return own if own is Cause.HEAD_LOST or self._finish is None else self._finish.cause
 
@@ -209,7 +209,7 @@ class RemoteControl:
         self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
-        """Return a verdict from the evidence of this server alone, which is never certain."""
+        """Return a verdict from the evidence of this server alone. Its confidence is at most LIKELY."""
         present = self._attempts.present
         here = {rank.global_rank for rank in present.ranks}
         elsewhere = [rank for rank in range(present.world_size) if rank not in here]

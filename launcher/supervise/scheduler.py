@@ -216,7 +216,7 @@ def _program(
 
 
 def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
-    """Start the scheduler of a run. Call this in the process that becomes rank 0 next.
+    """Start the scheduler of a run. Call this in the process that is about to become rank 0.
 
     A child process starts the scheduler and later ends it: engines manage only their own ranks. May raise OSError.
     """
@@ -230,7 +230,7 @@ def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
 
 
 def _see_to_its_end(program: Program, rank_0: int) -> None:
-    """Start the scheduler and wait until it exits. Kill it if it is still running `LEAVING_S` seconds after rank 0."""
+    """Start the scheduler and wait until it exits. Kill it `LEAVING_S` seconds after rank 0 has exited."""
     # Otherwise the engine would wait until this process closes the rank's pipes.
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

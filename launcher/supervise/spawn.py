@@ -93,13 +93,13 @@ class Complaints:
         self._reasons: dict[int, str] = {}
 
     def write(self, reason: str) -> None:
-        """Send the agent the reason why the child could not execute its program. Called in the child."""
+        """Send the agent the reason why the program could not be executed. Child processes call this."""
         # JSON needs at most twelve bytes per character, so no line exceeds the limit.
         line = json.dumps([os.getpid(), reason[: _MAX_COMPLAINT // 16]]).encode() + b"\n"
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Return the error of the reaped child `pid`; None if it has executed its program."""
+        """Return the error of the reaped child `pid`, or None if it has executed its program."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())
@@ -224,7 +224,7 @@ def _using(what: str) -> Iterator[None]:
 
 
 def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | None) -> int:
-    """Replace this process by the command `argv`. If a log is given, stdout and stderr are appended to it.
+    """Replace this process with the command `argv`. If a log is given, stdout and stderr are appended to it.
 
     Returns only on failure, with an exit code as from a shell, after writing the reason to the original stderr.
 

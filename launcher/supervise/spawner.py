@@ -60,7 +60,7 @@ class _Preload:
     """The fork server, if there is one, and the ranks that it has been asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
-        """Initialize without a fork server. Its imports fail after `import_patience_s` seconds without CPU time."""
+        """Prepare to start fork servers. Their imports may be idle for at most `import_patience_s` seconds."""
         self.server: ForkServer | None = None
         self.pid = 0  # of the last fork server
         self.environment: Mapping[str, str] = {}  # of the fork server

@@ -92,7 +92,7 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
 
 
 def _below(spared: Collection[int] = ()) -> list[Stat]:
-    """Return all descendants of this process, including zombies, with the exceptions of `descendants`."""
+    """Return the same processes as `descendants`, but include zombies."""
     try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -204,7 +204,7 @@ class Ending:
 
 
 class RunGroup:
-    """A control group (cgroup v2) for the processes of a run. If it cannot be created, methods do nothing.
+    """A control group (cgroup v2) for the processes of a run. If the group cannot be created, methods do nothing.
 
     It kills all its members atomically, even processes that fork faster than signals can reach them.
 

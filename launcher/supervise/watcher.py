@@ -45,7 +45,7 @@ _MAX_ENVIRON_BYTES = 8 << 20
 
 
 class Watcher:
-    """The launcher's handle for the watcher process. Create it before the agent is forked, which inherits its pipe."""
+    """The launcher's handle for the watcher process. Create it before the agent, which inherits the watcher's pipe."""
 
     def __init__(self, run_dir: RunDir) -> None:
         """Fork the watcher process. Call this while signals are blocked, so that the watcher never receives them."""
@@ -86,7 +86,7 @@ def _watch(reader: int, run_dir: RunDir) -> NoReturn:
 
 
 def _let_go(kept: int) -> None:
-    """Close all inherited descriptors except `kept`, so that pipes of the launcher end with the launcher."""
+    """Close all descriptors except `kept`, so that the launcher's output pipes close when the launcher exits."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)

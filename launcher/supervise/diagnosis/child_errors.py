@@ -70,7 +70,7 @@ def child_error(
 
 
 def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
-    """Return the error whose traceback is quoted in a message. Text before the quote is kept as a prefix."""
+    """Return the error whose traceback is quoted in the message of an exception."""
     found = find_traceback(message)
     if found is None:
         return None

@@ -157,7 +157,7 @@ def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary
 
 
 def _signal_below_shell(evidence: RankEvidence) -> int | None:
-    """Derive the signal that ended a shell's command from the shell's exit code, or return None."""
+    """Return the signal that the exit code of a shell shows, or None if it shows no signal."""
     number = (evidence.status or 0) - SHELL_SIGNALLED
     return number if number in _ENDS_COMMANDS else None
 
@@ -240,7 +240,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:
-    """Return `symptom`. If its message blames the failed rank itself, change its kind to OWN_FAULT."""
+    """Change the kind of a symptom to OWN_FAULT if its message blames the failed rank itself."""
     return Symptom(Kind.OWN_FAULT, symptom.evidence) if evidence.global_rank in symptom.named else symptom
 
 

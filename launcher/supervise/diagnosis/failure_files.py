@@ -54,7 +54,7 @@ def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
-    """Return the last traceback in a log after `offset` (bytes), even if the program handled the exception.
+    """Return the last traceback that a log contains after `offset`, even if the program handled the exception.
 
     Tracebacks of the main thread are preferred. Only the last `TAIL_BYTES` of the log are searched.
     """

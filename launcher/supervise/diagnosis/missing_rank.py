@@ -77,7 +77,7 @@ def joins(stack: RankStack | None) -> bool:
 
 
 def hang_at(rank: RankEvidence) -> str | None:
-    """Return a signature for the location of a hang, or None if it is unknown or the rank is in a collective."""
+    """Return a signature for the location of a hang, or None if it is unknown or the rank waits in a collective."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
         return None
     return f"hang at {rank.stack.place.partition(' in ')[0]}"
@@ -130,7 +130,7 @@ class _Rules:
         return [MissingRank(rank, "does not join", f"its log says: {words}{meanwhile}") for rank, words in of_servers]
 
     def only_hung(self) -> list[MissingRank]:
-        """If exactly one rank makes no progress, return it, unless it is known to wait for the others."""
+        """Return the only rank that makes no progress, unless this rank is waiting for other ranks."""
         found = [rank for rank in self._healthy if rank.global_rank in self._hung]
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []

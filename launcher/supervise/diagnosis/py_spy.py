@@ -35,7 +35,7 @@ _CALLS = {
 
 
 def seen_from_outside(found: Stat) -> RankStack:
-    """Describe the state of a living process by its files in /proc. The result has no Python stack."""
+    """Describe the state of a living process from its files in /proc, without a Python stack."""
     if found.stopped:
         return RankStack("stopped", "stopped by a debugger" if found.state == "t" else "stopped (SIGSTOP)")
     if found.state == "D":

@@ -114,7 +114,7 @@ def is_doubtful(one: FailureSummary) -> bool:
 
 
 def _perhaps_before(one: FailureSummary, other: FailureSummary) -> bool:
-    """Return True if `one` may have happened before `other`, given the delays and clock errors."""
+    """Return True if `one` may have happened before `other`, given delays and clock errors."""
     late_ns = 0 if one.exact else one.evidence.late_s * 1e9
     return one.order <= other.order or one.time_ns - other.time_ns <= late_ns + _clock_error_ns(one, other)
 
@@ -148,7 +148,7 @@ def _blame_failure(
 
 
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
-    """Return a verdict that blames a signal, which was forwarded to all ranks, instead of a rank."""
+    """Return a verdict that blames a signal forwarded to all ranks, and no rank."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
     others = [one for one in summaries if one not in ended]
     failures = (*(_failure(one, Role.CAUSE, "") for one in ended), *(_follower(one, cause) for one in others))
@@ -180,7 +180,7 @@ def _confidence(
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
-    """Return True if a failure in `alike` may have happened before `cause`. Exact times are trusted."""
+    """Return True if a failure in `alike` may have happened before `cause`, unless both times are exact."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 

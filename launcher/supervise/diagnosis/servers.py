@@ -132,7 +132,7 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
 
 
 def _overlapping(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
-    """Return the ranks whose time span overlaps an earlier time span on another server."""
+    """Return the ranks whose order of exit is uncertain because their time span overlaps one on another server."""
     latest: dict[int, float] = {}  # the latest end of a span, for the two servers with the latest ends
     found = set()
     for server_index, since, until, global_rank in spans:

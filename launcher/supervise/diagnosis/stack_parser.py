@@ -230,7 +230,7 @@ class Sources:
         self._mounts: dict[str, str] | None = None
 
     def line(self, path: str, number: int) -> str | None:
-        """Return a stripped line of a source file, or None if it cannot be read in time."""
+        """Return a line of a source file without indentation, or None if it cannot be read in time."""
         if (path, number) not in self._known:
             self._known[path, number] = self._read(path, number) if os.path.isabs(path) else None  # noqa: PTH117
         return self._known[path, number]
