@@ -126,7 +126,7 @@ class MpiProxies:
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
-        """Return the environment that the engine set for a rank, with PMI_FD changed to a descriptor of this process."""
+        """Return the environment that the engine set for a rank, with PMI_FD set to a descriptor of this process."""
         member = self._joined[global_rank]
         return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
