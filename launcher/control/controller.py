@@ -73,7 +73,7 @@ class RunController:
         self.outcome = Outcome(setup, self._orders)
 
     def take(self, event: events.Event, now_s: float, wall_s: float) -> Sequence[orders.Order]:
-        """Return the orders for `event`. `now_s` is the monotonic clock, `wall_s` the wall clock, in seconds."""
+        """Process an event and return the resulting orders. `now_s` is a monotonic time, `wall_s` a wall-clock time."""
         self._now_s = now_s
         self.outcome.wall_s = wall_s
         match event:
@@ -106,7 +106,7 @@ class RunController:
 
     @property
     def next_tick_s(self) -> float | None:
-        """The latest time for the next events.Tick (monotonic clock); None if none is scheduled."""
+        """The monotonic time by which the next Tick is needed, or None if none is scheduled."""
         if self.phase is Phase.RUNNING and self._membership is not None:
             return self._membership.restart_for_returned_s
         return self._inquiry.due_s if self.phase is Phase.JUDGING else None
@@ -221,12 +221,12 @@ class RunController:
 
     @property
     def _reporting(self) -> set[int]:
-        """The servers that can report evidence of the current attempt. In an elastic run, these have ranks."""
+        """The connected servers that have ranks in the current attempt and can report evidence."""
         heard = self._there - self.outcome.lost
         return heard if self._membership is None else set(filter(self._membership.has_ranks, heard))
 
     def _ask_others(self, server: int | None) -> None:
-        """Request evidence from the other servers, after `server` reported a failure or was lost."""
+        """Request evidence from all servers except `server`, which has noticed the failure itself."""
         if self.phase is not Phase.RUNNING:
             return
         self.phase = Phase.JUDGING
@@ -251,7 +251,7 @@ class RunController:
             self._stop(wish)
 
     def _settle(self) -> None:
-        """Restart the ranks or finish the run, after the attempt's processes have ended on all connected servers."""
+        """Restart the ranks or finish the run. Call this after the attempt has ended on all connected servers."""
         if self.outcome.stopped_by_server and self.outcome.lost:
             self._orders.append(orders.Diagnose())
             return
@@ -266,7 +266,7 @@ class RunController:
             self._leave()
 
     def _next_allotment(self, membership: Membership) -> DeviceAssignment | None:
-        """Return the next attempt's devices. If no layout fits, keep the present devices or cancel the restart."""
+        """Return the devices of the next attempt. If no layout fits, keep the present ones or cancel the restart."""
         following = membership.next(self._there)
         if following is None and self.outcome.is_resizing and membership.keeps_present(self._there):
             self.outcome.record(Trouble(f"{NO_LAYOUT}; ranks continue on their previous devices"))
@@ -283,7 +283,7 @@ class RunController:
     # --- devices come and go ---
 
     def _leave_out_culprit(self, verdict: Verdict) -> bool:
-        """Exclude the device of a rank that has failed often enough. Return True if a device was excluded."""
+        """Exclude devices whose ranks have failed repeatedly. Return True if a device was excluded."""
         if self._membership is None or not self.outcome.budget.left:
             return False
         failed = self._membership.failed_devices(verdict)

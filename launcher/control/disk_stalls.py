@@ -12,7 +12,7 @@ RECENT_S = 60.0  # for this time after a stall, verdicts mention it as a possibl
 
 
 class DiskStalls:
-    """The disk stalls of a run directory, on one or more servers."""
+    """Detects stalls of the disk that holds the run directory, on one or more servers."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -22,7 +22,7 @@ class DiskStalls:
         self.under_way = False
 
     def look(self, silent_s: Mapping[str, float], now_s: float) -> str | None:
-        """Return a message if a stall begins or ends. `silent_s`: by server name, empty for a single server."""
+        """Return a message if a stall begins or ends. `silent_s` maps server names to the response times of disks."""
         worst_s = max(silent_s.values(), default=0.0)
         if not self.under_way and worst_s >= STALLED_S:
             self.under_way, self._longest_s, self._ended_s = True, worst_s, None
@@ -36,7 +36,7 @@ class DiskStalls:
         return None
 
     def remark(self, now_s: float) -> str | None:
-        """Return a remark for a verdict; None if no disk has stalled in the last `RECENT_S` seconds."""
+        """Describe a stall in the last `RECENT_S` seconds for a verdict. Return None if there was none."""
         if self.under_way:
             return self._silence()
         if self._ended_s is None or now_s - self._ended_s > RECENT_S:

@@ -22,7 +22,7 @@ PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
 
 def ends_run(number: int, supervision: Supervision) -> bool:
-    """Return True if a signal ends the run: SIGQUIT always, a stop signal unless it is forwarded to ranks."""
+    """Return True if a signal ends the run. Signals that are forwarded to ranks do not, except SIGQUIT."""
     return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
 
 
@@ -53,7 +53,7 @@ class CannotBegin:
 
 @frozen
 class RankFailed:
-    """A rank failed or hangs, and its server has not yet sent valid evidence."""
+    """A rank has failed or hangs, and its server has not sent its evidence yet."""
 
     server: int
 
@@ -105,7 +105,7 @@ class AttemptEnded:
 
 @frozen
 class ServerLost:
-    """A server is considered lost: its connection failed, or its agent ends its ranks on its own."""
+    """A server was lost because its connection failed or because its agent ends the ranks on its own."""
 
     server: int
     why: str
@@ -115,14 +115,14 @@ class ServerLost:
 
 @frozen
 class ServerGone:
-    """A server's connection has closed, expectedly or not. No more events come from this server."""
+    """The connection to a server has closed, so no more events come from this server."""
 
     server: int
 
 
 @frozen
 class SignalReceived:
-    """A signal that concerns the whole run. The launcher received it, or the launcher or agent of a server."""
+    """A launcher or an agent has received a signal that concerns the whole run."""
 
     number: int
     server: int | None = None  # None: received by the controller's process
@@ -130,7 +130,7 @@ class SignalReceived:
 
 @frozen
 class EndWanted:
-    """The run has to end because its launcher is lost."""
+    """The run must end because its launcher is lost."""
 
     cause: Cause
 
@@ -150,7 +150,7 @@ class ServerJoined:
 
 @frozen
 class EngineExited:
-    """An engine has exited; the possible reasons come from its exit status and its output."""
+    """An engine has exited. The possible reasons are derived from its exit status and its output."""
 
     cancelled: str | None = None  # how a user, a time limit or another job ended it
     killed: Verdict | None = None
@@ -166,7 +166,7 @@ class ServersLeft:
 
 @frozen
 class Tick:
-    """All pending events have been reported; the controller can take its next step."""
+    """All pending events have been reported, so the controller can take its next step."""
 
     quiet: Collection[int] = ()  # servers that have been silent for long enough to be possibly lost
 

@@ -26,10 +26,10 @@ ANSWER_S = 4.0  # extra time for busy agents, and for the check of large packets
 
 
 class EvidenceCollection:
-    """The evidence collection for one attempt. Reports may also arrive before `open` and after the end."""
+    """Collects the evidence of all servers for one attempt. Reports may arrive before `open` is called."""
 
     def __init__(self, setup: Setup, first_server: int) -> None:
-        """Initialize without reports. `first_server` has the attempt's rank 0."""
+        """Start without any reports. `first_server` is the server of rank 0."""
         self._setup = setup
         self._first_server = first_server
         self._reported: set[int] = set()
@@ -79,7 +79,7 @@ class EvidenceCollection:
         return self._reach is not None
 
     def check_reach(self, found: Diagnosed, there: Collection[int], master_port: int, now_s: float) -> Sequence[Order]:
-        """Start checking which servers can reach each other; return the first orders."""
+        """Start to check which servers can reach each other, and return the first orders."""
         ports = {server: port for server, port in self._ports.items() if server in there}
         self._reach = ReachCheck(ports, first_server=self._first_server, master_port=master_port, named=found.named)
         orders = self._reach.begin(now_s)
@@ -88,17 +88,17 @@ class EvidenceCollection:
 
     @property
     def apart(self) -> tuple[Apart, ...]:
-        """The pairs of servers that cannot reach each other, as far as is known."""
+        """The pairs of servers that are known to be unable to reach each other."""
         return () if self._reach is None else self._reach.apart
 
 
 class ReachCheck:
-    """A check of connections. For a few seconds, call `begin`, `take` for each answer, and `step` until `over`."""
+    """Checks which servers can connect to each other. Call `begin`, `take` each answer, and `step` until `over`."""
 
     def __init__(
         self, ports: Mapping[int, int], *, first_server: int, master_port: int, named: Iterable[Pair] = ()
     ) -> None:
-        """Check the servers in `ports`, each at its port.
+        """Prepare a check of the servers in `ports`, which maps each server to the port to connect to.
 
         `named` are pairs that failure messages name. `first_server` has rank 0, which listens on `master_port`.
         """
@@ -125,7 +125,7 @@ class ReachCheck:
         return self._ask(asked, now_s)
 
     def take(self, answer: ProbeResult) -> None:
-        """Record a server's answer. Results for servers that it was not asked to reach are ignored."""
+        """Record the answer of a server. Results that were not requested are ignored."""
         if answer.number != self._number or answer.server not in self._awaited:
             return
         self._awaited.discard(answer.server)
@@ -135,7 +135,7 @@ class ReachCheck:
         self._lossy |= {(answer.server, to) for to in answer.lossy if to in tried}
 
     def step(self, there: Collection[int], now_s: float) -> list[ProbeReach]:
-        """Return the next orders, if any. `there` are the servers that can still answer."""
+        """Return the next orders, if any. `there` holds the servers that are still connected."""
         if any(index in there for index in self._awaited) and now_s < self.due_s:
             return []
         if self._number == 1 and (self._failed or self._lossy):
@@ -180,7 +180,7 @@ class ReachCheck:
 
 
 def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs of servers to try. With many servers, their number grows only linearly."""
+    """Return the pairs of servers to check: all pairs, or a linear number of pairs if there are many servers."""
     if len(indices) <= ALL_PAIRS:
         return list(itertools.combinations(indices, 2))
     known = set(indices)
@@ -191,7 +191,7 @@ def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[
 
 
 def cut_off(pairs: Sequence[Pair], count: int) -> int | None:
-    """Return the server that could not reach any other; None if there is not exactly one.
+    """Return the only server that could not reach any other server, or None if there is no such server.
 
     `pairs` are the servers that could not reach each other, `count` is the number of servers.
     """

@@ -30,7 +30,7 @@ class Membership:
         self.ports: dict[int, int] = {}  # by server: port reserved for the next rendezvous, if rank 0 will be on it
 
     def next(self, servers: Collection[int]) -> DeviceAssignment | None:
-        """Return the next attempt's assignment of these servers' devices; None if no layout fits them."""
+        """Assign the available devices of `servers` to the next attempt. Return None if no layout fits."""
         free = [
             device
             for device, server in enumerate(self._elastic.servers)
@@ -51,9 +51,9 @@ class Membership:
         return self._elastic.servers[device]
 
     def note_failure(self, verdict: Verdict, servers: Collection[int]) -> DevicesChanged | None:
-        """Record the failed ranks of an attempt. Return the change if their devices are now excluded.
+        """Record the failed ranks of an attempt. If their devices are now excluded, return the change.
 
-        Devices are not excluded if no layout would fit the others, or if all ranks of the attempt failed in the same way.
+        Devices are not excluded if no layout would fit the others, or if all ranks failed in the same way.
         `servers` are the connected servers.
         """
         failed = self.failed_devices(verdict)
@@ -69,7 +69,7 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"{its} failed {FAILURES} times") if left_out else None
 
     def note_loss(self, loss: ServerLost, name: str, servers: Collection[int], now_s: float) -> DevicesChanged | None:
-        """Record the loss of the server `name`; return the change if its devices are now excluded."""
+        """Record the loss of a server. If its devices are now excluded, return the change."""
         server = loss.server
         self._returned.pop(server, None)
         if loss.finished or loss.is_own_fault:
@@ -84,23 +84,23 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"server {name} was lost {count} times")
 
     def note_return(self, server: int, now_s: float) -> float:
-        """Record the return of a server. Return the delay in seconds until ranks are restarted to include it."""
+        """Record the return of a server. Return the seconds until the ranks are restarted to use it."""
         losses = len(self._losses.get(server, ()))
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0 ** max(0, losses - 1))
         self._returned[server] = now_s + pause_s
         return pause_s
 
     def forget_returns(self) -> None:
-        """Cancel restarts for returned servers, because a new attempt includes all connected servers."""
+        """Cancel the scheduled restarts for returned servers, because a new attempt includes them anyway."""
         self._returned.clear()
 
     @property
     def restart_for_returned_s(self) -> float | None:
-        """The time of the next restart for returned servers (monotonic); None if no restart is scheduled."""
+        """The monotonic time of the next restart for returned servers, or None if no restart is scheduled."""
         return min(self._returned.values(), default=None)
 
     def failed_devices(self, verdict: Verdict) -> frozenset[int]:
-        """Return the devices of the culprit and of ranks that failed in the same way. Empty if no rank is to blame."""
+        """Return the devices of the culprit and of all ranks that failed in the same way."""
         if verdict.culprit is None or self.present is None:
             return frozenset()
         alike = {failure.global_rank for failure in verdict.failures if failure.role is Role.CAUSE}

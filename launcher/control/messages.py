@@ -92,7 +92,7 @@ class Welcome:
 
 @frozen
 class Refused:
-    """An agent cannot take part, or the coordinator rejects it; with the error and its exit code."""
+    """An agent cannot take part in a run, or the coordinator rejects the agent."""
 
     message: str
     hint: str | None = None
@@ -161,7 +161,7 @@ class AgentFailed:
 
 @frozen
 class Freed:
-    """Reports that the ranks of an agent that lost the coordinator have ended (launcher/cluster/lost_agents.py)."""
+    """The ranks of an agent that had lost the coordinator have ended (see launcher/cluster/lost_agents.py)."""
 
     proof: str  # proves that the agent knows the run's token
     agent: str  # the nonce of its Hello
@@ -182,7 +182,7 @@ class Pong:
 
 @frozen
 class ProbeQuestion:
-    """A question for a server's probe handler: see launcher/doctor/probe_handler.py."""
+    """A question for the probe handler of a server (see launcher/doctor/probe_handler.py)."""
 
     number: int  # repeated in the answer
     content: Any
@@ -240,7 +240,7 @@ def to_line(message: Message) -> bytes:
 
 
 def from_line(line: bytes) -> Message:
-    """Parse a line that `to_line` wrote; raise ValueError if it is not a message of this version."""
+    """Parse a line that `to_line` wrote. Raise ValueError if the line is not a valid message."""
     try:
         name, value = json.loads(line)
         kind = _KINDS[name]
@@ -251,7 +251,7 @@ def from_line(line: bytes) -> Message:
 
 
 def proof_of(token: str, *nonces: str) -> str:
-    """Return a proof that the sender knows `token`: an HMAC of the nonces of both sides."""
+    """Return an HMAC of the nonces, which proves that the sender knows the token."""
     # A nonce from an unauthenticated sender may hold surrogates.
     secret, drawn = (text.encode(errors="surrogatepass") for text in (token, ":".join(nonces)))
     return hmac.new(secret, drawn, hashlib.sha256).hexdigest()

@@ -60,7 +60,7 @@ class ProbeTarget:
 
 @frozen
 class ProbeReach:
-    """Ask a server to connect to all targets at once and report. It sends no data to ports that ranks may use."""
+    """Ask a server to connect to all targets at once and to report the results."""
 
     server: int
     number: int
@@ -70,7 +70,7 @@ class ProbeReach:
 
 @frozen
 class EndRanks:
-    """End all ranks, with a grace period. Carries the verdict if the attempt failed."""
+    """End all ranks with a grace period. If the attempt failed, the order contains the verdict."""
 
     cause: Cause
     verdict: Verdict | None = None  # None: no failure
@@ -96,7 +96,7 @@ class ForwardSignal:
 
 @frozen
 class Finish:
-    """End every agent. No process of the run is left, and the agents start nothing more."""
+    """End every agent, because no process of the run is left and nothing more will be started."""
 
     cause: Cause
     exit_code: int
@@ -111,7 +111,7 @@ class GatherServers:
 
 @frozen
 class Close:
-    """End the driver. The last `Finish` order contains the outcome of the run."""
+    """End the driver, after a `Finish` order that contains the outcome of the run."""
 
 
 Order = (

@@ -14,7 +14,7 @@ from launcher.core.verdict import Verdict
 
 
 class Restarts:
-    """The remaining restarts, with the last failure and the highest step of all attempts.
+    """Counts the remaining restarts and decides whether the ranks are restarted after a failure.
 
     There is no restart after a failure that repeats without progress, since it would repeat forever. An attempt makes
     progress if it reports a higher step than all earlier attempts. An attempt from scratch first repeats their steps.
@@ -35,7 +35,7 @@ class Restarts:
             self._highest_step = max(step, self._highest_step)
 
     def decide(self, verdict: Verdict, step: int | None, *, is_left_out: bool = False) -> bool:
-        """Return True if all ranks are to be restarted after `verdict`. Call it once for each failed attempt.
+        """Return True if the ranks should be restarted after a failure. Call this once for each failed attempt.
 
         `step` is the highest step that any rank reported in the attempt, or None. `is_left_out`: the failed device
         is now excluded, so the failure is not expected to repeat.
@@ -56,7 +56,7 @@ class Restarts:
 
 @frozen
 class StopRequest:
-    """A request to end the run, by a person, an engine or the loss of the launcher."""
+    """A request to end the run. It comes from a person, from an engine, or from the loss of the launcher."""
 
     cause: Cause
     number: int | None = None  # the signal, if one requested it
@@ -85,12 +85,12 @@ class Outcome:
         self._unkillable_on: int | None = None  # a server with processes of the attempt that cannot be killed
 
     def forget_end(self) -> None:
-        """Clear the decided outcome. The next attempt gets a new one, even if no agents can be started for it."""
+        """Discard the outcome of the last attempt before the next attempt begins."""
         self.finish, self.restarts = None, False
 
     @property
     def is_resizing(self) -> bool:
-        """True while an attempt without a failure is ended to restart on other devices."""
+        """True while ranks that have not failed are being ended to restart them on other devices."""
         return self.restarts and self._verdict is None
 
     @property
@@ -99,7 +99,7 @@ class Outcome:
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True, is_left_out: bool = False) -> None:
-        """Record a verdict, decide about a restart, and end the ranks. `is_left_out`: as in `Restarts.decide`."""
+        """Record a verdict, decide whether to restart the ranks, and end the ranks."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
         if found.verdict.is_loss and self.lost and self._setup.supervision.elastic is not None:
@@ -136,7 +136,7 @@ class Outcome:
         self.record(Trouble(f"server {self._setup.server_ids[loss.server]} {how}: {loss.why}"))
 
     def note_engine_end(self, engine: EngineExited) -> None:
-        """Blame the engine if it ended its agents and nobody had asked it to."""
+        """Blame the engine if it ended its agents without a request from a person."""
         if not self.stopped_by_server:
             return
         if engine.cancelled:  # not a failure
@@ -154,7 +154,7 @@ class Outcome:
         self.finish = Finish(Cause.FAILED, error.exit_code, printable(error.message), error.hint)
 
     def end_as_wanted(self, wish: StopRequest) -> EndRanks:
-        """End the run as `wish` requests; return the order to end the ranks."""
+        """End the run because of a stop request, and return the order to end the ranks."""
         self.restarts = False
         self.stopped_by_server = self.is_by_engine(wish.by_server)
         # The server that received the signal. With an engine, the launcher may run on any server, so it is not named.
@@ -166,7 +166,7 @@ class Outcome:
         return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
 
     def stop_restart(self, by_server: int | None) -> bool:
-        """Cancel any pending restart and return True. If the engine may have asked for it, only return False."""
+        """Cancel any pending restart and return True, unless an engine may have requested the stop."""
         if by_server is None:
             self.stopped_by_server = False  # a person requested it, so it is not an engine failure
         if self.is_by_engine(by_server):
@@ -176,12 +176,12 @@ class Outcome:
         return True
 
     def note_unkillable(self, server: int) -> None:
-        """Record that processes on a server cannot be killed, and cancel the restart: nothing may run next to them."""
+        """Record that processes on a server cannot be killed, which rules out a restart."""
         self._unkillable_on = server
         self._refuse_impossible_restart()
 
     def settle(self) -> None:
-        """Complete the outcome. Call it when no process of the attempt is left on any connected server."""
+        """Complete the outcome. Call this after the attempt has ended on all connected servers."""
         self._refuse_impossible_restart()  # a server may have been lost during the shutdown
         if self.finish is None:
             self.finish = Finish(Cause.FINISHED, EXIT_OK)

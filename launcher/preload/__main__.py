@@ -14,7 +14,7 @@ _MIN_VERSION = (3, 10)
 
 
 def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the package's types cannot be imported in this file
-    """Load the sibling modules under a private name without importlib, which the program may expect not to be loaded."""
+    """Load the sibling modules as a package with a private name, without importing importlib."""
     from _frozen_importlib import module_from_spec
     from _frozen_importlib_external import spec_from_file_location
 

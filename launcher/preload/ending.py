@@ -52,7 +52,7 @@ _RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # frames of generators and coro
 
 
 class Ending:
-    """Finalises this process. Create it before importing anything for the program, and fork afterwards."""
+    """Finalises a forked process faster than CPython does. Create it before the first import for the program."""
 
     def __init__(self) -> None:
         self.is_success = False  # the program exited with code 0
@@ -65,7 +65,7 @@ class Ending:
         atexit.register(self.run)
 
     def import_module(self, name: str) -> None:
-        """Import a module. Unless it is in `_KNOWN`, check the objects it creates and the libraries it loads."""
+        """Import a module. If it is not in `_KNOWN`, check the objects it creates and the libraries it loads."""
         if _root(name) in _KNOWN:
             __import__(name)
             return
@@ -83,7 +83,7 @@ class Ending:
         self._libraries = _libraries()
 
     def begin(self) -> None:
-        """Record the state at the rank's start. Call in the forked process, with the program's environment."""
+        """Record the state of this process before the program starts. Call this after the fork."""
         self._last_module = next(reversed(sys.modules))
         if not self._is_frozen or self._is_full or any(map(os.environ.get, _WAITING_FOR_THE_END)):
             self._is_for_python = True
@@ -96,7 +96,7 @@ class Ending:
         self._since_the_fork = [self]
 
     def run(self) -> None:
-        """Exit from here, without CPython's finalisation, if possible. `atexit` calls this last."""
+        """If possible, exit without CPython's finalisation. `atexit` calls this function last."""
         own: list[str] = []
         try:
             own = self._own_modules()
@@ -118,7 +118,7 @@ class Ending:
         return ["__main__", *own] if "__main__" in sys.modules else own
 
     def _take_apart(self, own: list[str]) -> bool:
-        """Do steps 2 to 4 of the module docstring; return True if nothing is left for CPython."""
+        """Do steps 2 to 4 of the module docstring. Return True if CPython has nothing left to finalise."""
         if not _are_flushed():
             return False
         for number in range(1, _signal.NSIG):
@@ -158,7 +158,7 @@ def _libraries() -> set[str]:
 
 
 def _is_any_unknown(libraries: set[str]) -> bool:
-    """Return True if any library is not from Python, torch or similar packages, which need no finalisation."""
+    """Return True if any library is neither from Python nor from torch and similar packages."""
     if not libraries:
         return False
     paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]
@@ -172,7 +172,7 @@ def _is_of_python(library: str) -> bool:
 
 
 def _warns_of_unclosed_files() -> bool:
-    """Return True if a ResourceWarning may be shown, which would wrongly name a line of this file."""
+    """Return True if the warning filters allow a ResourceWarning for a file that is not closed."""
     warnings: Any = sys.modules.get("warnings") or _warnings
     for action, text, category, module, line in warnings.filters:
         if issubclass(ResourceWarning, category):
@@ -184,7 +184,7 @@ def _warns_of_unclosed_files() -> bool:
 
 
 def _are_flushed() -> bool:
-    """Flush stdout and stderr; return False if that fails, so that CPython tries again and prints the error."""
+    """Flush stdout and stderr. Return False if that fails, so that CPython tries again and prints the error."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None and not getattr(stream, "closed", False):
@@ -195,7 +195,7 @@ def _are_flushed() -> bool:
 
 
 def _leave_out_detached_streams() -> None:
-    """Remove detached streams from `sys`: flushing them fails, which would change the exit code to 120."""
+    """Remove detached streams from `sys`, because a failed flush would change the exit code to 120."""
     for name in ("stdin", "stdout", "stderr"):
         try:
             getattr(sys, name).closed  # noqa: B018 - raises
@@ -206,7 +206,7 @@ def _leave_out_detached_streams() -> None:
 
 
 def _clear(names: list[str]) -> None:
-    """Remove modules, then clear those that are still referenced, last to first, as CPython's `finalize_modules` does."""
+    """Remove modules, then clear those that are still referenced, as CPython's `finalize_modules` does."""
     references = []
     for name in names:
         if isinstance(sys.modules[name], type(sys)):
@@ -234,7 +234,7 @@ def _root(name: str) -> str:
 
 
 def _traces_are_left(modules: frozenset[str] = frozenset()) -> bool:
-    """Return True if the garbage collector knows an object whose finalisation could have a visible effect.
+    """Return True if there is an object whose finalisation could have a visible effect.
 
     Such effects are buffers that get written, `__del__`, and the `finally` of a generator. Weak references whose
     callbacks are functions of these `modules` also count. So do objects whose methods raise when inspected.

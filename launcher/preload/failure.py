@@ -37,7 +37,7 @@ _STATUSES_OF_WISHES = (128 + SIGINT, 128 + SIGTERM)
 
 
 def to_json(value: Any) -> str:
-    """Serialise None, booleans, integers, floats, strings and dictionaries of these.
+    """Convert None, booleans, numbers, strings and dictionaries of these to JSON.
 
     The standard json package is not used, since the program may have its own `json.py` or `enum.py`.
     """
@@ -51,7 +51,7 @@ def to_json(value: Any) -> str:
 
 
 class _Hook:
-    """Writes this process's failure.json. Processes forked by the rank do not write any."""
+    """Writes the failure.json of this process, but not of processes that it forks."""
 
     def __init__(self, device_dir: str, headline: Headline | None) -> None:
         self.headline = headline
@@ -90,9 +90,9 @@ _leaving = False
 
 
 def install(device_dir: str, engines_stderr: int | None = None) -> None:
-    """Record failures in `device_dir`, and dump stacks there on every STACKS_SIGNAL. Call in the rank's own process.
+    """Install the failure hook, which writes failures and requested stacks to files in `device_dir`.
 
-    `engines_stderr`: descriptor on which to announce the first failure of a run.
+    `engines_stderr` is a descriptor on which the first failure of a run is announced.
     """
     global _hook  # noqa: PLW0603 - one rank, one hook
     headline = None
@@ -191,7 +191,7 @@ def _thread_name() -> str:
 
 
 def _leave_mpi_with(status: int) -> None:
-    """Arrange to exit with `status` (nonzero) after all other exit handlers. Not needed if MPI has only one rank.
+    """Register an exit handler that ends a failed MPI rank with `status` after all other exit handlers.
 
     A failed MPI rank must not enter MPI_Finalize, which mpi4py calls last. There it would wait for the other ranks, and
     they for it; the job would hang and show no failure. (`python -m mpi4py` calls MPI_Abort instead, which gives ranks
@@ -206,7 +206,7 @@ def _leave_mpi_with(status: int) -> None:
 
 
 def _leave(status: int, pid: int) -> None:
-    """Run the other exit handlers, then exit. Registered last, so that it is called first."""
+    """Run all other exit handlers, then exit. This handler is registered last, so that it is called first."""
     global _leaving  # noqa: PLW0603 - running the exit handlers would call this function again
     if _leaving or os.getpid() != pid:
         return
@@ -238,7 +238,7 @@ def _wrap_os_exit() -> None:
 
 
 def out_of_the_way(descriptor: int) -> int:
-    """Move a file to a high descriptor if limits allow one, with close-on-exec set. Return its descriptor.
+    """Move an open file to a high descriptor with close-on-exec, and return the new descriptor.
 
     The first file that the program opens then gets the same descriptor as without tlaunch.
     """

@@ -12,7 +12,7 @@ _ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
 
 
 def why_unsafe() -> str | None:
-    """Return the reason why a fork is unsafe, as the end of "importing X ..."; None if it is safe."""
+    """Return why a fork is unsafe, such as "started 2 threads", or None if it is safe."""
     threads = _threads_after_a_fork() if _threads() > 1 else 1
     if threads > 1:
         return f"started {threads - 1} thread{'s' if threads > 2 else ''}"
@@ -34,7 +34,7 @@ def _threads() -> int:
 
 
 def _threads_after_a_fork() -> int:
-    """Fork once, and return the number of threads left: some libraries, such as OpenBLAS, stop theirs before a fork.
+    """Fork once and count the threads that are left. Libraries such as OpenBLAS stop their threads before a fork.
 
     They start them again when there is work. Joined threads that are still exiting are awaited; these do not sleep.
     """
@@ -49,7 +49,7 @@ def _threads_after_a_fork() -> int:
 
 
 def _others_run() -> bool:
-    """Return True if every thread except the main one is running, runnable or gone."""
+    """Return True if every thread except the main thread is running, runnable or gone."""
     for name in os.listdir("/proc/self/task"):
         try:
             with open("/proc/self/task/" + name + "/stat", "rb") as file:

@@ -61,7 +61,7 @@ def of_program(traceback: TracebackType | None, error: BaseException | None = No
 
 
 def places(traceback: TracebackType | None) -> list[tuple[str, int, str]]:
-    """Return the file, line and function of every frame, innermost last."""
+    """Return the file, line and function of every frame, from the outermost to the innermost."""
     found = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -81,7 +81,7 @@ def places_of_stack(frame: FrameType | None) -> list[tuple[str, int, str]]:
 
 
 def where(found: list[tuple[str, int, str]]) -> str | None:
-    """Return the innermost frame of the program's own code, or the innermost of all, as "train.py:88 in step"."""
+    """Return the innermost frame, preferably in the program's own code, as "train.py:88 in step"."""
     if not found:
         return None
     file, line, function = innermost(found, lambda place: place[0])
@@ -89,17 +89,17 @@ def where(found: list[tuple[str, int, str]]) -> str | None:
 
 
 def where_of_exit(found: list[tuple[str, int, str]]) -> str | None:
-    """Return the place where the program exited; None if tlaunch's own code exited after printing the reason."""
+    """Return where the program exited, or None if tlaunch's own code exited after printing the reason."""
     return None if found and found[-1][0].startswith(_PACKAGE) else where(found)
 
 
 def innermost(frames: Sequence[T], file_of: Callable[[T], str]) -> T:
-    """Return the last frame in the program's own code, or the last of all. `frames` is not empty."""
+    """Return the last frame in the program's own code, or the last frame of all if there is none."""
     return next((frame for frame in reversed(frames) if is_of_program(file_of(frame))), frames[-1])
 
 
 def is_of_program(file: str) -> bool:
-    """Return True for a file of the program itself: not installed, and not part of Python or tlaunch."""
+    """Return True if a file belongs to the program, and not to Python, an installed package or tlaunch."""
     file = file.replace("\\", "/")
     return not any(part in file for part in _OTHERS)
 
@@ -127,9 +127,9 @@ def text(error: BaseException | None, found: list[tuple[str, int, str]]) -> str:
 
 
 def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int) -> str:
-    """Return a traceback's last lines, preceded by the innermost frame of the program's code if that is cut off.
+    """Shorten a traceback to its last lines, but keep the innermost frame of the program's own code.
 
-    This happens, for instance, in an endless recursion inside a library.
+    This frame would be cut off, for instance, by an endless recursion inside a library.
     """
     if len(traceback) <= max_chars:
         return traceback
@@ -142,7 +142,7 @@ def shortened(traceback: str, found: list[tuple[str, int, str]], max_chars: int)
 
 
 def without_secrets(text: str) -> str:
-    """Return the end of `text` with its secrets masked; "" if masking fails, since others may read the result."""
+    """Return the end of a text with secrets masked, or an empty string if masking fails."""
     path = sys.path
     sys.path = [os.path.dirname(os.__file__)]  # the program may have a `re.py`
     try:
@@ -161,7 +161,7 @@ def _frame(place: tuple[str, int, str]) -> str:
 
 
 def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, str]]:
-    """Return the file and line of a SyntaxError, in the form of `places`; empty for any other exception."""
+    """Return the file and line of a SyntaxError in the form of `places`. Other exceptions give an empty list."""
     if isinstance(error, SyntaxError) and isinstance(error.filename, str) and isinstance(error.lineno, int):
         return [(error.filename, error.lineno, "")]
     return []
@@ -195,7 +195,7 @@ def _captured(error: BaseException) -> str:
 
 
 def _parts(error: BaseException) -> str:
-    """Return the exceptions of an exception group, indented as Python shows them; empty for any other exception."""
+    """Format the members of an exception group as Python does. Other exceptions give an empty string."""
     group = getattr(builtins, "BaseExceptionGroup", None)  # since Python 3.11
     if group is None or not isinstance(error, group):
         return ""
@@ -208,7 +208,7 @@ def _parts(error: BaseException) -> str:
 
 
 def message(value: object) -> str:
-    """Return `str(value)`, or a placeholder if that raises, since it may run the program's code."""
+    """Return `str(value)`, or a placeholder if the value's `__str__` raises an exception."""
     try:
         return str(value)
     except BaseException:

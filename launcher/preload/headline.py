@@ -21,7 +21,7 @@ _LAST_BYTES = 4096
 
 
 class Headline:
-    """The engine's stderr, under a descriptor of its own, which child processes do not inherit."""
+    """A copy of the engine's stderr, on which the first failure of a run is printed."""
 
     def __init__(self, descriptor: int, device_dir: str) -> None:
         self._descriptor = descriptor
@@ -51,7 +51,7 @@ class Headline:
             os.write(self._descriptor, text)
 
     def _is_open(self) -> bool:
-        """Return True if the descriptor still is the engine's stderr; the program may have closed it."""
+        """Return True if the program has not closed the descriptor of the engine's stderr."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._file)
         except OSError:
@@ -63,7 +63,7 @@ class Headline:
 
 
 def _is_first(path: str, text: bytes) -> bool:
-    """Write the text to the file; return False if another rank wrote it first."""
+    """Write the text to a file. Return False if another rank has already created the file."""
     try:
         said = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except OSError as error:

@@ -155,7 +155,7 @@ def is_secret(name: str) -> bool:
 
 
 def masked(name: str, value: str) -> str:
-    """Return `value` masked if `name` is secret, else with the secrets inside it masked.
+    """Mask the whole value if `name` is secret, else mask only the secrets inside the value.
 
     >>> masked("HF_TOKEN", "abc"), masked("PROXY", "http://me:pw@host:80"), masked("", "X-Api-Key: abc")
     ('********', 'http://********@host:80', 'X-Api-Key: ********')
@@ -168,7 +168,7 @@ def masked(name: str, value: str) -> str:
 
 
 def masked_text(text: str) -> str:
-    """Return `text`, for example a message, a traceback or a shell line, with its secrets masked.
+    """Mask the secrets in a text, such as a message, a traceback or a shell command.
 
     >>> masked_text("cannot open postgres://me:pw@db/x"), masked_text("KeyError: 'encoder'; 900 tokens/s")
     ('cannot open postgres://********@db/x', "KeyError: 'encoder'; 900 tokens/s")
@@ -199,7 +199,7 @@ def masked_text(text: str) -> str:
 
 
 def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return a command with the values of secret options, and secrets inside words, masked.
+    """Mask the secrets in the arguments of a command, including the values of secret options.
 
     >>> masked_argv(["train", "--api-token", "abc", "--password=x", "--env=API_KEY=y", "--max-tokens", "3"])
     ('train', '--api-token', '********', '--password=********', '--env=API_KEY=********', '--max-tokens', '3')
@@ -220,7 +220,7 @@ def masked_argv(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def _masked_word(word: str) -> str:
-    """Return a word with its value masked if the word itself names a secret: --password=x, TOKEN=x, --env=TOKEN=x."""
+    """Mask the value in an argument that names a secret, such as --password=x, TOKEN=x or --env=TOKEN=x."""
     start = 0
     while match := _ASSIGNMENT.match(word, start):
         start = match.end()
@@ -230,12 +230,12 @@ def _masked_word(word: str) -> str:
 
 
 def _hides(name: str, value: str) -> bool:
-    """Return True if a value must be masked, judging by its name. Counts and flags, as of tokens, are not masked."""
+    """Return True if a value must be masked because of its name. Counts and flags are not masked."""
     return is_secret(name) and (_NEVER_COUNTS.search(name) is not None or not _COUNT.fullmatch(value))
 
 
 def _masked_values(pattern: re.Pattern[str], text: str) -> str:
-    """Return a text with the values of secret names masked, also inside shown values: `Error: password: x`."""
+    """Mask the values of secret names in a text. Other values are searched too, as in `Error: password: x`."""
     pieces, done, start = [], 0, 0
     while match := pattern.search(text, start):
         shown = _masked_value(match)
@@ -290,7 +290,7 @@ def _is_hidden_value(match: re.Match[str]) -> bool:
 
 
 def _assigns(name: str, value: str, *, gap: str) -> bool:
-    """Return True for `password=x` and `password = "x"`, False for Python such as `key=len` and `password = prompt`."""
+    """Return True if a text assigns a secret, as in `password=x`, but not for Python code such as `key=len`."""
     is_quoted = value[0] in "\\\"'"
     if name.lower() in _WEAK:
         if is_quoted and not gap and name.lower() in _PASSWORDS:
@@ -325,13 +325,13 @@ def _masked_passwords(line: str) -> str:
 
 
 def _is_login(found: re.Match[str]) -> bool:
-    """Return True for user:password, False for uid:gid and host:port."""
+    """Return True if a match has the form user:password rather than uid:gid or host:port."""
     user = found["user"]
     return not (found["value"].isdecimal() and (user.isdecimal() or "." in user or user == "localhost"))
 
 
 def _password_letters(words: Iterable[str]) -> str:
-    """Return the one-letter options that take a password in this command; "" if none is known."""
+    """Return the letters of the one-letter options that take a password in this command."""
     before = letters = ""
     for word in words:
         if _DATABASES.fullmatch(word.rpartition("/")[2].lstrip("\"'(")):
@@ -345,7 +345,7 @@ def _password_letters(words: Iterable[str]) -> str:
 
 
 def _is_password(letter: str, value: str, letters: str) -> bool:
-    """Return True if the value of `-p` is a password: no number after a user option, else no plain word either."""
+    """Return True if the value of an option such as `-p` looks like a password."""
     value = value.strip("\"'")
     if letter in letters and len(letter) == 1:
         return _NUMBERS.fullmatch(value) is None

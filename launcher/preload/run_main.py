@@ -33,7 +33,7 @@ _own: set[str] = set()
 
 
 def main(born_with: dict[str, Any]) -> None:
-    """Run the program in `sys.argv`; return or raise as it does. `born_with`: the initial globals of a script."""
+    """Run the program that `sys.argv` names. `born_with` holds the globals that Python gives to a script."""
     way, _, engines_stderr = sys.argv[1].partition("=")
     if way == "run":
         _, _, device_dir, kind, target, *arguments = sys.argv
@@ -66,14 +66,14 @@ def main(born_with: dict[str, Any]) -> None:
 
 
 def note_imports() -> None:
-    """Record that this package imported all modules loaded so far. Call before importing anything for the program."""
+    """Record which modules this package has imported. Call this before importing anything for the program."""
     _own.update(set(sys.modules) - LOADED_BEFORE)
 
 
 def _forget_collisions() -> None:
-    """Let the program import its own `struct.py`, for instance, even if this package imported the library's.
+    """Unload library modules whose names the program also uses, so that it imports its own modules.
 
-    Only done if such a file exists: loading a library module twice is harmless but slow.
+    This is limited to names of files beside the program, because loading a library module twice is slow.
     """
     if not (_own and sys.path):
         return
@@ -87,7 +87,7 @@ def _forget_collisions() -> None:
 
 
 class Program:
-    """The program to run. `kind`: script, module or code."""
+    """The program to run. `kind` is script, module or code."""
 
     def __init__(self, kind: str, target: str, arguments: list[str]) -> None:
         self.kind = kind
@@ -124,7 +124,7 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
 
 
 def renew_main(program: Program, born_with: dict[str, Any]) -> None:
-    """Give the program a new, empty `__main__`; in a forked rank it is created after `gc.freeze`.
+    """Create a new `__main__` module for the program. A forked rank does so after `gc.freeze`.
 
     Objects held by a frozen module would never be finalised: files, for instance, would not be flushed.
     """
@@ -166,7 +166,7 @@ def execute(program: Program) -> None:
 
 
 def _is_package(path: str) -> bool:
-    """Return True for a directory or archive, which should have a `__main__.py`."""
+    """Return True if the path is a directory or an archive, which should contain a `__main__.py`."""
     for hook in sys.path_hooks:
         try:
             sys.path_importer_cache[path] = hook(path)
@@ -201,7 +201,7 @@ def _code_of_file(program: Program) -> CodeType:
 
 
 def _hide_own_frames(program: Program) -> None:
-    """Wrap the current exception hook, possibly the program's own, so that it sees only the program's frames."""
+    """Wrap the current exception hook so that it sees only the frames of the program."""
     hook = sys.excepthook
 
     def shown(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -217,7 +217,7 @@ def _hide_own_frames(program: Program) -> None:
 
 
 def _forget_file(program: Program) -> None:
-    """Remove `__file__`, as CPython does after a script's code has ended, before threads and `atexit` functions end."""
+    """Remove `__file__` from `__main__`, as CPython does at the end of a script."""
     if program.is_file:
         main = sys.modules.get("__main__")  # unless the program removed it
         for name in ("__file__", "__cached__"):
@@ -228,7 +228,7 @@ def _forget_file(program: Program) -> None:
 
 
 def show_command_line(words: list[str]) -> None:
-    """Overwrite the memory that /proc shows as the command line, up to its length."""
+    """Change the command line that `ps` shows, up to the length of the original command line."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -242,7 +242,7 @@ def show_command_line(words: list[str]) -> None:
 
 
 def process_name() -> str:
-    """Return the short name of this process; empty without /proc."""
+    """Return the short name of this process, or an empty string if /proc is missing."""
     try:
         with open("/proc/self/comm", "rb") as file:
             return os.fsdecode(file.read().rstrip(b"\n"))

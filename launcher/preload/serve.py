@@ -37,7 +37,7 @@ _MAX_THRESHOLD = 2**31 - 1  # objects: garbage collection never starts
 
 
 def serve(descriptor: int, born_with: dict[str, Any]) -> tuple[Program, Ending]:
-    """Serve the agent until it ends; return only in forked ranks, with their program and their `Ending`."""
+    """Serve the agent until it ends. Return only in forked ranks, with the program to run and its `Ending`."""
     began = time.perf_counter()
     ending = Ending()
     former_name = process_name()
@@ -76,7 +76,7 @@ class _Rules:
 
 
 class Connection:
-    """The socket to the agent, shared by forked processes.
+    """The socket to the agent, which all forked processes share.
 
     A message is a JSON object on one line. Each line is one write, so lines are never mixed.
     """
@@ -86,7 +86,7 @@ class Connection:
         self._received = b""
 
     def receive(self) -> Any:
-        """Wait for the next message and return it; None if the connection is closed."""
+        """Wait for the next message and return it, or None if the connection is closed."""
         while b"\n" not in self._received:
             try:
                 chunk = os.read(self._descriptor, 1 << 20)
@@ -100,7 +100,7 @@ class Connection:
         return scan(os.fsdecode(line), 0)[0]
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send a message; return False if the agent no longer listens."""
+        """Send a message. Return False if the agent has closed the connection."""
         try:
             os.write(self._descriptor, failure.to_json(message).encode() + b"\n")
         except OSError:
@@ -112,14 +112,14 @@ class Connection:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Ask the kernel to kill this process when its parent ends; exit at once if the parent is gone."""
+    """Ask the kernel to kill this process when its parent ends. If the parent is already gone, exit at once."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(128 + _signal.SIGKILL)
 
 
 def _import_uncollected(modules: list[str], ending: Ending) -> dict[str, Any] | None:
-    """Import the modules without garbage collection, and keep all their objects in memory that ranks share.
+    """Import the modules without garbage collection, and freeze their objects in memory that ranks share.
 
     Garbage collection and a rank's shutdown do not touch these objects, unless `Ending` requires it. With torch that
     saves each rank 60 MB and one second. Imports create hardly any garbage, and collecting takes a tenth of torch's
@@ -137,7 +137,7 @@ def _import_uncollected(modules: list[str], ending: Ending) -> dict[str, Any] | 
 
 
 def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
-    """Import the modules in order; return a report for the agent if this process cannot be forked afterwards.
+    """Import the modules in order. If this process cannot be forked afterwards, return a report for the agent.
 
     A submodule that fails to import is skipped if its package was imported: the program may not need it.
     """
@@ -155,7 +155,7 @@ def _import(modules: list[str], ending: Ending) -> dict[str, Any] | None:
 
 
 def _serve_requests(connection: Connection) -> tuple[dict[str, Any], int, int]:
-    """Fork ranks whenever the agent asks; return in each rank, with the values of `_fork_ranks`."""
+    """Fork ranks when the agent requests them. Return only in the ranks, with the result of `_fork_ranks`."""
     while True:
         message = connection.receive()
         if message is None:
@@ -181,7 +181,7 @@ def _serve_requests(connection: Connection) -> tuple[dict[str, Any], int, int]:
 
 
 def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> tuple[dict[str, Any], int, int]:
-    """Fork each rank from the intermediate process, then end that process; return in the ranks.
+    """Fork the requested ranks from an intermediate process, which then exits. Return only in the ranks.
 
     The values are the agent's request for the rank; a descriptor that yields a byte once the agent knows about all
     ranks, or end of file if it may not; and the pid of the intermediate process.
@@ -204,7 +204,7 @@ def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> tuple
 
 
 def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Connection, agent_pid: int) -> None:
-    """Set up the rank's process, and return when its program can start. On an error, report it and exit with 126."""
+    """Set up the process of a rank. If that fails, report the error to the agent and exit with 126."""
     try:
         # Wait until the intermediate process has ended and the agent, as the parent, knows about this rank.
         is_known = os.read(go, 1)
@@ -242,7 +242,7 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
 
 
 def _draw_again() -> None:
-    """Reseed random generators and keys that a new interpreter seeds at its start, so that no two ranks share them."""
+    """Reseed random number generators and keys, so that no two ranks share them."""
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
         numpy_random.seed()  # `random` reseeds itself after a fork
@@ -256,7 +256,7 @@ def _draw_again() -> None:
 
 
 def _refresh_notes() -> None:
-    """Update values that modules recorded at import: the main thread's ID, and the start time for log records."""
+    """Update the thread ID and the start time that modules recorded when they were imported."""
     threading = sys.modules.get("threading")
     if threading is not None and hasattr(threading.current_thread(), "_set_native_id"):
         threading.current_thread()._set_native_id()  # stale before Python 3.13

@@ -45,7 +45,7 @@ class LauncherLink:
 
 
 class Agent:
-    """The supervisor of one server's ranks, from the first fork to the report."""
+    """Supervises the ranks on one server, from their start to the final report."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Agent:
         members: MpiProxies | None = None,
         specify: SpecifyAttempt | None = None,
     ) -> None:
-        """Prepare the agent; `run` starts it.
+        """Prepare the agent. Call `run` to start it.
 
         `link` is the connection to the coordinator, if the run has ranks on other servers. `first` is the coordinator's
         first order. `members` are placeholders that an MPI engine started and in whose place tlaunch runs ranks.
@@ -91,7 +91,7 @@ class Agent:
         self._childless = False
 
     def run(self) -> int:
-        """Supervise until no process is left, and return the run's exit code. Blocks. Call once, in the main thread."""
+        """Supervise the ranks until no process is left, and return the exit code. Call it once, in the main thread."""
         share = self._share
         self._group.take_in(os.getpid())
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
@@ -175,7 +175,7 @@ class Agent:
         self._control.on_launcher_lost()
 
     def _reap(self) -> None:
-        """Reap all exited children before processing any exit: their order is known only once all are reaped."""
+        """Reap all exited children, then process their exits in the order in which they happened."""
         self._childless = False
         self._attempts.rank_group.look_at_the_dead()
         statuses: dict[int, int] = {}
@@ -229,10 +229,10 @@ class Agent:
         self._group.remove()
 
     def _end_rest_of_scheduler(self, spared: Collection[int]) -> None:
-        """Kill and reap what is left of a scheduler that a shell started. Blocks for at most `KILL_PATIENCE_S` seconds.
+        """Kill and reap the remaining processes of the scheduler. Block for at most `KILL_PATIENCE_S` seconds.
 
-        A multithreaded process looks dead (a zombie) once its main thread has exited, but it can be reaped only after
-        its last thread has exited.
+        Processes remain if a shell started the scheduler. A multithreaded process looks dead (a zombie) once its main
+        thread has exited, but it can be reaped only after its last thread has exited.
         """
         deadline_s = time.monotonic() + KILL_PATIENCE_S
         self._reap()
@@ -243,9 +243,9 @@ class Agent:
 
 
 def identity_of(pid: int) -> ProcessId:
-    """Return the identity of a process. Without /proc, it lacks the start time and cannot be looked up later."""
+    """Return the identity of a process. If /proc is missing, the identity lacks the start time."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
 
 
 def _nothing() -> None:
-    """Do nothing. Callback for events that only have to wake up the loop."""
+    """Do nothing. This is the callback of events that only wake up the loop."""

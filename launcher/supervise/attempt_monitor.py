@@ -50,12 +50,12 @@ class AttemptStage(Enum):
 
 
 class AttemptMonitor:
-    """Monitors a rank group: collects evidence after a failure or hang, and shuts the group down by its `ender`."""
+    """Monitors a group of ranks, collects evidence after a failure or hang, and shuts the group down."""
 
     def __init__(
         self, rank_group: RankGroup, progress_monitor: ProgressMonitor, ender: RankEnder, *, others: bool
     ) -> None:
-        """Start monitoring. `others`: the run has other servers, too."""
+        """Start to monitor a group of ranks. `others` means that the run has ranks on other servers."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._spawner = rank_group.spawner
@@ -92,7 +92,7 @@ class AttemptMonitor:
             self.collect()
 
     def pause(self, *, pauses: bool) -> None:
-        """Suspend every rank, as Ctrl-Z does, or resume them. Ranks that are being shut down are not suspended.
+        """Suspend all ranks, or resume them if `pauses` is False. Ranks that are being shut down are not suspended.
 
         Uses SIGSTOP: the kernel discards SIGTSTP in an orphaned process group, and each rank's group is one.
         """
@@ -119,7 +119,7 @@ class AttemptMonitor:
     # --- evidence and shutdown ---
 
     def collect(self) -> None:
-        """Start collecting evidence of a failure on any server, unless collection or shutdown has already started."""
+        """Start to collect evidence, unless the collection or the shutdown has already started."""
         if not self._collector and not self.ender.has_started:
             self._rank_group.cancel()
             self._collector = load_collector()(self._rank_group, self._hung)
@@ -142,10 +142,10 @@ class AttemptMonitor:
         return Cause.HUNG if self._hung else Cause.FAILED
 
     def end(self, cause: Cause, verdict: Verdict | None = None, *, restarts: bool = False) -> None:
-        """Record `cause` and `verdict`, and shut all ranks down. `restarts`: the ranks are restarted afterwards.
+        """Record the cause and the verdict, and shut all ranks down.
 
-        Call it once per attempt. It may be called even while leftover processes of successful ranks are being ended,
-        because another server may have failed.
+        `restarts` means that the ranks are restarted afterwards. Call this once per attempt. It may be called even
+        while leftover processes of successful ranks are being ended, because another server may have failed.
         """
         self._close_collector()
         self.cause, self.verdict = cause, verdict
@@ -174,7 +174,7 @@ class AttemptMonitor:
         return min((seconds for seconds in due_s if seconds is not None), default=None)
 
     def step(self, *, childless: bool) -> None:
-        """Do the work that is due. `childless`: the agent has no child processes left."""
+        """Continue to monitor or shut down the ranks. `childless` means that the agent has no child processes left."""
         if self._collector:
             self._collector.step()
         elif not (self.ender.has_started or self._rank_group.all_ended):
@@ -213,7 +213,7 @@ class AttemptMonitor:
             self._collector = None
 
     def _look_at_ends(self, ends: Collection[RankExit]) -> None:
-        """Start collecting evidence after the first failure. Failures during the shutdown are ignored."""
+        """Record the exits of ranks, and start to collect evidence if one of the ranks failed."""
         for ended in ends:
             self._progress_monitor.ended(ended.global_rank)
             if ended.failed:
@@ -272,7 +272,7 @@ class RankEnder(Ending):
         self.may_repeat = may_repeat
 
     def end_ranks(self) -> None:
-        """Start to end all processes of the ranks. Keep the fork server and the scheduler if still needed."""
+        """Start the shutdown of all ranks. Keep the fork server and the scheduler if they are still needed."""
         if not self.may_repeat:
             self._spawner.end_preloading()
         self.spared = self._outliving
@@ -297,7 +297,7 @@ class RankEnder(Ending):
 
 
 def load_collector() -> type[EvidenceCollector]:
-    """Import the evidence collector. Called about half a second after the ranks have started.
+    """Import the evidence collector. The agent does this about half a second after it has started the ranks.
 
     An import before that would delay the start of ranks. An import after a failure may be too late, because an upgrade
     may have replaced the package's files.

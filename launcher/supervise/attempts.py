@@ -50,14 +50,14 @@ class LocalAttempt:
 
 
 class Attempts:
-    """The attempts on this server. `rank_group` and `monitor` belong to the current attempt."""
+    """Starts and ends the attempts of a run on this server. Each attempt starts the ranks anew."""
 
     present: LocalAttempt
     rank_group: RankGroup
     monitor: AttemptMonitor
 
     def __init__(self, share: ServerShare, spawner: Spawner, group: RunGroup, disk: Disk, link: Link | None) -> None:
-        """Prepare for the first attempt. With `link`, failures on other servers also restart this server's ranks."""
+        """Prepare for the first attempt. If the run has other servers, `link` connects to the coordinator."""
         self.share, self.event_log, self.disk = share, spawner.event_log, disk
         self._spawner, self._group, self._link = spawner, group, link
         self._port = share.port
@@ -74,7 +74,7 @@ class Attempts:
         return self._port.number
 
     def carry_out(self, order: orders.Order) -> None:
-        """Carry out an order about ranks; ignore other orders."""
+        """Carry out an order of the run controller. Orders that do not concern ranks are ignored."""
         match order:
             case orders.Record(event=event):
                 self.event_log.record(event)
@@ -134,7 +134,7 @@ class Attempts:
             self.monitor.pause(pauses=True)
 
     def _spec_of(self, order: orders.BeginAttempt) -> RunSpec:
-        """Return the spec of an attempt. If an elastic run uses other devices, assemble one and write its files."""
+        """Return the spec of an attempt. If an elastic run changes its devices, create a new spec and its files."""
         spec, allotment = self.share.spec, order.allotment
         if allotment is None or allotment == full_assignment(spec.layout):
             return spec
@@ -149,7 +149,7 @@ class Attempts:
         return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
-        """Return, by global rank, the Python script of each rank that runs one directly and has no failure.json."""
+        """Return the scripts of ranks that run `python SCRIPT` and have not written a failure.json, by global rank."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
@@ -159,7 +159,7 @@ class Attempts:
         return programs
 
     def end(self) -> bool:
-        """Close the current attempt after its processes have ended. Return True if some could not be killed."""
+        """Close the current attempt after its processes have ended. Return True if any process could not be killed."""
         self.monitor.close()
         del self.disk.chores["arrivals"]
         self.disk.do(partial(self._arrivals.look, at_last=True))
@@ -200,15 +200,15 @@ class Attempts:
 
     @property
     def undisturbed(self) -> bool:
-        """True if ranks are running, and no failure or request has started a shutdown."""
+        """True while ranks are running and neither the evidence collection nor the shutdown has started."""
         return self.monitor.stage is AttemptStage.RUNNING
 
     def held_port(self) -> int | None:
-        """Return the port reserved for the next attempt; None if rank 0 runs elsewhere or the user chose the port."""
+        """Return the port that is reserved for the next attempt, or None if this server has reserved no port."""
         return None if self._port.holder is None else self._port.number
 
     def end_scheduler(self) -> bool:
-        """Kill MindSpore's scheduler once no rank on any server needs it. Return True if it was running."""
+        """Kill MindSpore's scheduler, which no rank needs any more. Return True if it was running."""
         return self._scheduler.close()
 
     def close(self) -> None:
@@ -216,7 +216,7 @@ class Attempts:
 
 
 class ArrivalNotes:
-    """Records when each log of an attempt's local ranks grows. See launcher/core/line_times.py.
+    """Records the times at which the logs of this server's ranks grow (see launcher/core/line_times.py).
 
     Create it after `RankGroup`, which prepares the logs. A check costs one `stat` per log, and a write of 16 bytes per
     log that has grown. Write errors are ignored.
@@ -228,7 +228,7 @@ class ArrivalNotes:
         self._due_s = 0.0  # monotonic
 
     def look(self, *, at_last: bool = False) -> None:
-        """Record which logs have grown since the last check. Skipped within `NOTE_EVERY_S`, unless `at_last`."""
+        """Record which logs have grown. Unless `at_last` is set, check at most every `NOTE_EVERY_S` seconds."""
         now_s = time.monotonic()
         if now_s < self._due_s and not at_last:
             return
@@ -244,7 +244,7 @@ class ArrivalNotes:
 
 
 def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
-    """Append a record. If the log was truncated (`is_anew`) and its `arrivals` file is long, empty that file first."""
+    """Append a record to an `arrivals` file. If the log was truncated and the file is long, empty the file first."""
     descriptor = os.open(arrivals, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     try:
         size_bytes = os.fstat(descriptor).st_size
@@ -257,7 +257,7 @@ def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
 
 
 def _begin(arrivals: Path) -> int:
-    """Create the file, so readers expect records. Return the log size last recorded by an earlier attempt, or 0."""
+    """Create an `arrivals` file if it is missing. Return the log size in its last record, or 0 if the file is empty."""
     with suppress(OSError), arrivals.open("ab+") as file:
         whole = file.seek(0, os.SEEK_END) // RECORD.size
         if whole:
@@ -267,7 +267,7 @@ def _begin(arrivals: Path) -> int:
 
 
 def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, Path]) -> Iterator[str]:
-    """Yield a warning for each exception that ends logs of ranks that nevertheless exited with 0, naming these ranks.
+    """Yield warnings about ranks that exited with 0 although their logs end with a traceback.
 
     `python train.py | tee log` and `python train.py || true` exit with 0 even if the program fails. `logs` has each
     rank's log and the offset at which the attempt starts. `programs` has the script of each rank that runs Python
@@ -284,7 +284,7 @@ def doubtful_ends(logs: Mapping[int, tuple[Path, int]], programs: Mapping[int, P
 
 
 def _last_words(log: Path, offset: int, program: Path | None) -> str | None:
-    """Return the exception whose traceback ends a log; None if the log ends otherwise or it was handled."""
+    """Describe the exception if a log ends with the traceback of an uncaught exception, else return None."""
     end = b""
     with suppress(OSError):
         end = tail(log, offset, LAST_BYTES)

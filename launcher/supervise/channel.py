@@ -18,11 +18,11 @@ _AWAY_LOOKS = 4  # after this number of missed checks, this process must have be
 
 
 class ChannelClosedError(Exception):
-    """The other side has closed the connection, or has sent something that is not a message."""
+    """The connection was lost, or the other side sent invalid data."""
 
 
 class Channel:
-    """One end of a connection. Several threads may send, but only one may receive.
+    """One end of a connection that carries messages. Several threads may send, but only one may receive.
 
     After `send` raises ChannelClosedError, `receive` still yields messages that arrived before. Then call `close`.
     """
@@ -43,7 +43,7 @@ class Channel:
 
     @property
     def peer(self) -> str:
-        """The address of the other side; empty if it is unknown, for example after a disconnect."""
+        """The IP address of the other side, or an empty string if it is unknown."""
         return self.peer_address[0]
 
     @property
@@ -66,11 +66,11 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """True if a message was read but not yielded by `receive` yet. Selectors cannot detect this."""
+        """True if the receive buffer, which selectors do not see, contains a message."""
         return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
-        """Send as much as possible without blocking; `flush` sends the rest. Raises as `receive`."""
+        """Send as much of a message as possible without blocking. Call `flush` to send the rest."""
         self.send_line(to_line(message))
 
     def send_line(self, line: bytes) -> None:
@@ -106,7 +106,7 @@ class Channel:
             raise ChannelClosedError(ended)
 
     def _read(self) -> str | None:
-        """Read available data. If the connection has ended, return the reason, else None."""
+        """Read all available data. If the connection has ended, return the reason."""
         try:
             while len(self._received) <= self.longest_line_bytes:
                 if not (chunk := self._connection.recv(CHUNK_BYTES)):
@@ -122,7 +122,7 @@ class Channel:
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
-        """Yield messages as they arrive; blocks. Raises as `receive`, and TimeoutError at `deadline` (monotonic)."""
+        """Yield messages as they arrive, and raise TimeoutError at `deadline` (monotonic)."""
         while (left_s := deadline - time.monotonic()) > 0:
             if not self.has_message:
                 self._wait(select.POLLIN | (select.POLLOUT if self._to_send else 0), left_s)
@@ -134,7 +134,7 @@ class Channel:
         self._connection.close()
 
     def drain(self, deadline: float) -> None:
-        """Send the remaining data, until `deadline` (monotonic) or until the other side stops reading. Blocks."""
+        """Send the remaining data. Block until it is sent, the connection is lost, or `deadline` has passed."""
         while self._to_send and (left_s := deadline - time.monotonic()) > 0:
             self._wait(select.POLLOUT, left_s)
             try:
@@ -166,7 +166,7 @@ class Silence:
         return max(0.0, self._looked_at + self.limit_s / _LOOKS - time.monotonic())
 
     def is_too_long(self) -> bool:
-        """Return True if the silence has reached the limit. Call it once per check."""
+        """Return True if the other side has been silent for at least `limit_s` seconds."""
         before, self._looked_at = self._looked_at, time.monotonic()
         if self._looked_at - before > _AWAY_LOOKS * self.limit_s / _LOOKS:
             self._channel.heard_at = self._looked_at
@@ -174,6 +174,6 @@ class Silence:
 
 
 def _why(error: OSError) -> str:
-    """Return the reason for a lost connection. A reset counts as a close: a peer's exit can cause either."""
+    """Return the reason why a connection was lost. A reset is treated like a close."""
     gone = isinstance(error, ConnectionResetError | BrokenPipeError)
     return CLOSED if gone else error.strerror or str(error)

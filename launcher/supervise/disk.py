@@ -24,10 +24,10 @@ BUSY_S = 1.0  # a disk that has not responded for this time may block ranks
 
 
 class Disk:
-    """A thread that runs disk jobs one after another and measures their time. The first job starts the thread."""
+    """Runs disk operations in a thread, one after another, and measures how long they take."""
 
     def __init__(self, probed: Path) -> None:
-        """Prepare the queue. `probed` is a file in the run directory that is touched regularly to detect stalls."""
+        """Prepare the queue. To detect stalls, the thread regularly touches the file `probed` in the run directory."""
         self.chores: dict[str, Callable[[], object]] = {}  # run about every `TURN_S`; they must not raise
         self._probed = probed
         self._probe_due_s = 0.0
@@ -38,17 +38,17 @@ class Disk:
 
     @property
     def silent_s(self) -> float:
-        """How long the disk has not responded to the current job, in seconds; 0 while no job is running."""
+        """The seconds since the current job started, or 0 if no job is running."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def recent_silence_s(self) -> float:
-        """Return the longest time that the disk took to respond since the last call, including a current wait."""
+        """Return the longest response time of the disk since the last call, including the current wait."""
         past_s, self._past_s = self._past_s, 0.0
         return max(past_s, self.silent_s)
 
     def do(self, work: Callable[[], object]) -> None:
-        """Queue `work`, which must not raise. Returns at once."""
+        """Add a function to the queue and return at once. The function must not raise."""
         if self._thread is None:
             self._thread = start_thread(self._work, "disk")
         self._given.put(work)
@@ -61,7 +61,7 @@ class Disk:
             done.wait()
 
     def close(self) -> None:
-        """Block until all queued work is done, and end the thread."""
+        """Block until all queued work is done, then end the thread."""
         if self._thread is not None:
             self._given.put(None)
             self._thread.join()

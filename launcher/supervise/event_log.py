@@ -17,10 +17,10 @@ from launcher.supervise.disk import Disk
 
 
 class EventLog:
-    """A log that appends events to a file and sends them to the launcher. Never raises; only `flush` and `close` block.
+    """Appends events to a file and sends them to the launcher. Only `flush` and `close` block.
 
-    Events that cannot be written, for example to a full disk, are counted in `lost`. Events for a launcher that does
-    not read are kept in memory, up to a few lines per rank.
+    No method raises. Events that cannot be written, for example to a full disk, are counted in `lost`. Events for a
+    launcher that does not read are kept in memory, up to a few lines per rank.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class EventLog:
         tell: Callable[[str], None] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Open the file. `tell` is called with every line; it must not raise or block. Without `disk`, writes block."""
+        """Open the file. Events are written in the thread of `disk`, if given, and are also passed to `tell`."""
         self._tell = tell
         self._disk = disk
         self._server_index = server_index
@@ -46,7 +46,7 @@ class EventLog:
             self._file_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def record(self, event: Event, time_ns: int | None = None) -> int:
-        """Record `event` with `time_ns` (default: now). Return the recorded time."""
+        """Record an event at `time_ns`, by default now, and return the recorded time."""
         stamped = TimestampedEvent(time.time_ns() if time_ns is None else time_ns, self._server_index, event)
         self.keep(stamped)
         return stamped.time_ns
@@ -78,7 +78,7 @@ class EventLog:
 
     @property
     def backlog(self) -> bool:
-        """True if events for the launcher are waiting. Wait until its pipe is writable, then call `send`."""
+        """True if events wait to be sent to the launcher. Call `send` once the pipe to the launcher is writable."""
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:
@@ -100,7 +100,7 @@ class EventLog:
         self._for_head.clear()
 
     def close(self, death_fd: int | None = None) -> None:
-        """Block until the launcher has received all events or has exited (`death_fd` readable). Close the file."""
+        """Wait until the launcher has received all events or has exited, then close the file."""
         poll = select.poll()
         if self._head_fd is not None:
             poll.register(self._head_fd, select.POLLOUT)
@@ -117,12 +117,12 @@ class EventLog:
 
 
 class RunRecorder:
-    """Writes events and the report for an agent or the coordinator, or on behalf of a killed agent."""
+    """Writes the events and the report of an agent or of the coordinator."""
 
     def __init__(
         self, run: str, server_index: int, run_dir: RunDir, event_log: EventLog, started_ns: int | None = None
     ) -> None:
-        """Prepare the report. `started_ns` is the start time of the run, in nanoseconds since 1970; default: now."""
+        """Prepare the report of a run that started at `started_ns` (nanoseconds since 1970), by default now."""
         self._run = run
         self._server_index = server_index
         self._started_ns = time.time_ns() if started_ns is None else started_ns
@@ -145,7 +145,7 @@ class RunRecorder:
         unkillable: tuple[int, ...] = (),
         events_lost: int = 0,
     ) -> None:
-        """Write report.json; record an event if that fails. `events_lost` counts other servers' lost events. Blocks."""
+        """Wait until all events are written, then write report.json. If that fails, record an event."""
         self.event_log.flush()
         report = Report(
             run=self._run,

@@ -14,9 +14,9 @@ from launcher.core.records import Supervision
 
 
 class SignalPipe:
-    """A pipe that receives the signals `numbers` until closed. Use it only in the main thread.
+    """A pipe that becomes readable when one of the signals `numbers` arrives. Use it only in the main thread.
 
-    It is readable (`fileno`) once a signal has arrived. A handler stores the numbers, so a full pipe loses no signal.
+    A handler stores the numbers, so a full pipe loses no signal.
     """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
@@ -58,14 +58,14 @@ Wanted = tuple[Any, int, Callable[[], object]]
 
 
 class Listening:
-    """Selector registrations of file objects that are opened and closed over time, keyed by purpose."""
+    """Keeps a selector up to date with file objects that are opened and closed over time."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
         self._known: dict[str, tuple[Any, int]] = {}
 
     def choose(self, wanted: Mapping[str, Wanted]) -> None:
-        """Register the files in `wanted`. Unregister others that an earlier call registered, even if closed."""
+        """Register exactly the files in `wanted`. Files of earlier calls are unregistered, even if they are closed."""
         stays = {purpose for purpose, (what, events, _) in wanted.items() if self._known.get(purpose) == (what, events)}
         for purpose in self._known.keys() - stays:
             self.forget(purpose)

@@ -27,12 +27,12 @@ MAX_BYTES = 4 << 20  # enough for thousands of servers with all their devices
 
 
 class Exclusions:
-    """The file of excluded devices. It contains device names; methods use device ranks of the full rank table."""
+    """The file of excluded devices. The file contains device names, but methods use ranks of the full rank table."""
 
     def __init__(
         self, path: Path, servers: Sequence[Server], excluded: Sequence[int], report: Callable[[str], object]
     ) -> None:
-        """Write the file with the initially `excluded` devices. `report` is called with each problem with the file."""
+        """Write the file with the initially excluded devices. `report` is called with every problem."""
         self._path, self._servers, self._report = path, servers, report
         self._state: tuple[int, int, int] | None = None  # of the file when it was last read
         self._seen: tuple[int, int, int] | None = None  # at the last check
@@ -44,7 +44,7 @@ class Exclusions:
         self._write(self._names(excluded))
 
     def look(self) -> frozenset[int] | None:
-        """Return the excluded devices if the file has changed; None if it has not, or cannot be read."""
+        """Return the excluded devices if the file has changed, or None if it is unchanged or unreadable."""
         state, seen = self._stat(), self._seen
         self._seen = state
         if state is None or (state == self._state and not self._unwritten) or state != seen:
@@ -81,7 +81,7 @@ class Exclusions:
         self._excluded |= frozenset(change.left_out)
 
     def _add_unwritten(self) -> None:
-        """Add devices that the run excluded and the file lacks. If that fails, later checks try again."""
+        """Add the devices that the run has excluded to the file. If that fails, a later check tries again."""
         applied, before = self._state, self._stat()
         try:
             lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
@@ -104,7 +104,7 @@ class Exclusions:
         return [device_name(device, self._servers) for device in devices]
 
     def _read(self) -> str:
-        """Return the file's text. Raise OSError, or UnicodeDecodeError if it is not UTF-8."""
+        """Return the text of the file. Raise UnicodeDecodeError if the text is not UTF-8."""
         return read_regular(self._path, MAX_BYTES).decode("utf-8-sig")
 
     def _write(self, lines: Sequence[str]) -> bool:
@@ -118,7 +118,7 @@ class Exclusions:
         return True
 
     def _stat(self) -> tuple[int, int, int] | None:
-        """Return values that change with the file, or with a dangling symbolic link there; None without either."""
+        """Return values that change with the file, or None if neither a file nor a symbolic link exists."""
         for look in (os.stat, os.lstat):
             with suppress(OSError):
                 found = look(self._path)
@@ -127,10 +127,10 @@ class Exclusions:
 
 
 class WatchedExclusions:
-    """The file of excluded devices, accessed in the thread of a `Disk`. The owner's loop polls it with `look`."""
+    """Reads and writes the file of excluded devices in a `Disk` thread, so that the event loop does not block."""
 
     def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
-        """Write the initial file. `record` is called in the owner's loop with each problem with the file."""
+        """Write the initial file. Problems with the file are passed to `record` in the event loop."""
         self._disk, self._record = disk, record
         self._found: deque[tuple[int, frozenset[int]]] = deque()  # number of the run's earlier changes, and devices
         self._troubles: deque[str] = deque()

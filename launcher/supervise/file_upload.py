@@ -56,12 +56,12 @@ FINISH_S = 20.0  # for the remaining data at the end
 
 
 class FileUpload:
-    """The uploads of one server. Call `step` after `timeout_s`, `take` per answer, then `finish` and `close`."""
+    """Uploads files of one server's ranks to the coordinator. Call `step` each time `timeout_s` has passed."""
 
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], link: Link, *, follows_another: bool = False
     ) -> None:
-        """Prepare the uploads. `follows_another`: an earlier agent may have uploaded data that this server has lost."""
+        """Prepare the uploads. `follows_another` means that an earlier agent may have uploaded data already."""
         self._run_dir = run_dir
         self._link = link
         self._files: dict[tuple[str, int], _File] = {
@@ -80,7 +80,7 @@ class FileUpload:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `step` must be called; None while an acknowledgement must come first."""
+        """The seconds until `step` must be called, or None if there is nothing to send for now."""
         if self._under_way_bytes >= WINDOW_BYTES or self.shares:
             return None
         due = min((file.due for file in self._turns if not file.awaits and not self._is_held(file)), default=None)
@@ -120,7 +120,7 @@ class FileUpload:
             file.due = now if file.behind or self._finishing else _next_tick(now, file.every_s)
 
     def finish(self, interrupted: Callable[[], bool]) -> str | None:
-        """Send all remaining data. Return a message if some could not be sent.
+        """Send all remaining data. If some of it cannot be sent, return an error message.
 
         Blocks for at most `FINISH_S`, until `interrupted` returns True, or until the coordinator is lost.
         """
@@ -150,7 +150,7 @@ class FileUpload:
             file.close()
 
     def _is_held(self, file: _File) -> bool:
-        """Return True if a file of all ranks must wait until another file shows that the directory is not shared.
+        """Return True if a file common to all ranks must wait until the run directory is known not to be shared.
 
         Several servers write to such a file, so its acknowledgements cannot show that.
         """
@@ -196,7 +196,7 @@ class _File(ABC):
 
     @abstractmethod
     def next(self) -> tuple[FileChunk | FileSnapshot | None, int]:
-        """Return the next message, or None if there is no news, and its size in bytes. Raise OSError if unreadable."""
+        """Return the next message to send and its data size in bytes. If nothing has changed, the message is None."""
 
     @abstractmethod
     def answered(self, kept: ChunkAck) -> None: ...
@@ -278,5 +278,5 @@ class _Rewritten(_File):
 
 
 def _next_tick(now: float, every_s: float) -> float:
-    """Return the next multiple of `every_s` after `now`, so that one wake-up serves all files of a server."""
+    """Return the next multiple of `every_s` after `now`, so that all files are checked at the same time."""
     return (now // every_s + 1) * every_s

@@ -45,14 +45,14 @@ class StartRequest:
 
 @frozen
 class Ready:
-    """The fork server has imported all modules. Forks are fast from now on."""
+    """The fork server has imported all modules and can fork ranks."""
 
     seconds: float  # duration of the imports
 
 
 @frozen
 class Unusable:
-    """The fork server cannot fork ranks (any more). Sent once; ForkFailed follows for each pending request."""
+    """The fork server cannot fork ranks. A ForkFailed follows for each pending request."""
 
     reason: str
     died: bool = False  # True if it ended without a reason, or sent invalid data
@@ -66,7 +66,7 @@ class ForkResult:
 
 @frozen
 class ForkFailed:
-    """The rank's program did not start. If a ForkResult was returned before, that process exits with 126."""
+    """The program of a rank could not be started. If its process was already forked, the process exits with 126."""
 
     global_rank: int
     reason: str
@@ -76,7 +76,7 @@ Answer = Ready | Unusable | ForkResult | ForkFailed
 
 
 def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int | None = None) -> tuple[str, ...]:
-    """Return a command that runs the program with the failure hook and stack dumps, which write to `device_dir`.
+    """Return a command that runs a program with the failure hook, which writes its files to `device_dir`.
 
     `engines_stderr` is an inheritable descriptor on which the hook prints the first failure of a run.
     """
@@ -85,10 +85,10 @@ def bootstrap_argv(command: PythonCommand, device_dir: Path, engines_stderr: int
 
 
 class ForkServer:
-    """A running fork server. Its methods do not block; `__init__` forks, and raises OSError if that fails."""
+    """A running fork server, which imports modules once and forks ranks on request. Its methods do not block."""
 
     def __init__(self, command: PythonCommand, modules: tuple[str, ...], shown: Program) -> None:
-        """Start the process. `shown`: the ranks' program, as `ps` should show it, with their common environment."""
+        """Start the fork server. `shown` is the program of the ranks, with the environment that they share."""
         self._complaints = Complaints()
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
@@ -117,7 +117,7 @@ class ForkServer:
         self._say({"program": program, "modules": modules, "agent_pid": os.getpid()})
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when messages arrive. Call `take` then."""
+        """Return a descriptor that is readable when `take` has messages to return."""
         return self._socket.fileno()
 
     @property
@@ -126,7 +126,7 @@ class ForkServer:
 
     @property
     def idle_s(self) -> float:
-        """Seconds in which the process used no noticeable CPU time, measured at each read; 0 without /proc."""
+        """The seconds since the fork server last used CPU time, or 0 if /proc is missing."""
         found = stat(self.pid)
         if found is None or found.ticks > self._ticks + TICKS_OF_WORK:
             self._ticks = found.ticks if found else 0
@@ -135,11 +135,11 @@ class ForkServer:
 
     @property
     def waiting_for_s(self) -> float:
-        """Seconds since the oldest pending request or, if later, the last response; 0 if none is pending."""
+        """The seconds since the oldest pending request or the last response, or 0 if no request is pending."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[StartRequest]) -> None:
-        """Request forks. `take` will return ForkResult or ForkFailed for each, even if the fork server dies."""
+        """Request the fork of ranks. `take` returns a ForkResult or ForkFailed for each of them."""
         self._asked |= dict.fromkeys((one.global_rank for one in requests), time.monotonic())
         if self._usable:
             forks = [
@@ -181,7 +181,7 @@ class ForkServer:
         return answers if ended is None else answers + self.give_up(ended)
 
     def give_up(self, reason: str, *, died: bool = True) -> list[Answer]:
-        """Kill the process. Return Unusable, and ForkFailed for each pending request.
+        """Kill the fork server. Return Unusable and a ForkFailed for each pending request.
 
         Call `take` directly before this, so that ranks that were already forked do not count as pending.
         """
@@ -191,7 +191,7 @@ class ForkServer:
         return self._end(Unusable(reason, died=died))
 
     def kill(self) -> bool:
-        """Kill the process, which has no data to lose. Return True if the caller still has to reap it."""
+        """Kill the fork server. Return True if the caller still has to reap it."""
         if not self._reaped:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -201,7 +201,7 @@ class ForkServer:
         self._reaped = True
 
     def close(self) -> None:
-        """Close the socket, so that the process exits; its owner reaps it. Forked ranks continue. Repeatable."""
+        """Close the socket, so that the fork server exits. Ranks that it has forked keep running."""
         self._usable = False
         self._outgoing.clear()
         self._incoming.clear()
@@ -215,7 +215,7 @@ class ForkServer:
         self.send()
 
     def _receive(self) -> str | None:
-        """Read all available data. Return the reason if no more will come, else None."""
+        """Read all available data. If the connection has ended, return the reason."""
         try:
             while chunk := self._socket.recv(1 << 16):
                 self._heard = time.monotonic()
@@ -251,5 +251,5 @@ class ForkServer:
 
 
 def _python(command: PythonCommand) -> tuple[str, ...]:
-    """Return a command that starts the bootstrap. Its argv[0] is the interpreter's usual name, to find libraries."""
+    """Return a command that starts the bootstrap, with an argv[0] that lets Python find its libraries."""
     return (command.name or command.interpreter, *command.options, str(_BOOTSTRAP))

@@ -16,7 +16,7 @@ LOOK_S = 0.5
 
 
 class LingeringRanks:
-    """The lingering ranks of one attempt. Call `look` when `timeout_s` has passed."""
+    """Detects ranks that have failed but do not exit. Call `look` each time `timeout_s` has passed."""
 
     def __init__(self, rank_group: RankGroup, grace_s: float) -> None:
         self._rank_group = rank_group
@@ -30,7 +30,7 @@ class LingeringRanks:
         return max(0.0, self._looks_at - time.monotonic())
 
     def look(self) -> bool:
-        """Return True if a rank recorded a failure longer than the grace period ago and has not exited.
+        """Return True if a failed rank has not exited within the grace period.
 
         An event is recorded when a second check still finds the rank running.
         """

@@ -21,13 +21,13 @@ LAST_MESSAGES_S = 5.0  # time limit for sending the last messages
 
 
 class Link:
-    """The connection. Never raises: if the coordinator is gone or silent for too long, `lost` has the reason.
+    """The connection to the coordinator. If it is lost, methods do not raise, and `lost` holds the reason.
 
     Call `begin` in the process that uses it. From then on, `fileno` is readable when `take` has messages to return.
     """
 
     def __init__(self, channel: Channel, silence_s: float, *, shares_files: bool = True, by_hand: bool = False) -> None:
-        """Prepare the connection.
+        """Prepare the connection to the coordinator.
 
         The coordinator counts as lost after `silence_s` seconds without messages. `shares_files` means that the
         coordinator sees this server's files. `by_hand` means that a person started this server's launcher, so signals
@@ -51,7 +51,7 @@ class Link:
         self.lost: str | None = None  # why the connection is lost
 
     def begin(self, disk: Disk | None = None) -> None:
-        """Start receiving in a thread. Its pongs report how long `disk` has not responded."""
+        """Start a thread that receives messages and answers pings with the response time of `disk`."""
         self._disk = disk
         self._thread = start_thread(self._receive, "link")
 
@@ -60,7 +60,7 @@ class Link:
 
     @property
     def timeout_s(self) -> float | None:
-        """0 if `take` has messages to return or the connection is lost; else None."""
+        """The time until `take` should be called: 0 if there is news, else None."""
         return 0.0 if self._received or self._ended is not None or self.lost is not None else None
 
     def send(self, message: Message) -> None:
@@ -81,7 +81,7 @@ class Link:
         return taken
 
     def say_farewell(self, unkillable: tuple[int, ...], events_lost: int) -> None:
-        """Send the last message and close the connection. Blocks until it is sent or a time limit passes."""
+        """Send the last message and close the connection. Block for at most `LAST_MESSAGES_S` seconds."""
         self.send(Done(unkillable, events_lost))
         self._end_thread()
         if self.lost is None and self._mute is None:
@@ -116,7 +116,7 @@ class Link:
                 _wake(self._thread_end)
 
     def _take_in(self) -> str | None:
-        """Receive messages and send pending data. If the connection is lost, return the reason, else None."""
+        """Receive messages and send pending data. If the connection is lost, return the reason."""
         try:
             for message in self._channel.receive():
                 if not isinstance(message, Ping):

@@ -22,7 +22,7 @@ SERVER = 0  # the index of the only server
 
 
 class LocalControl:
-    """Drives a local run controller: reports events on the server's ranks to it, and carries out its orders."""
+    """Runs the controller of a run on a single server: reports events to it and carries out its orders."""
 
     reach_probes = services = None  # there are no other servers
 
@@ -49,7 +49,7 @@ class LocalControl:
         return None if self._exclusions is None else TURN_S
 
     def listen(self) -> None:
-        """Check if the disk responds, and if the user has changed the excluded devices of an elastic run."""
+        """Check whether the disk responds and whether the user has changed the excluded devices."""
         if news := self._stalls.look({"": self._attempts.disk.recent_silence_s()}, time.monotonic()):
             self._event_log.record(Trouble(news))
         if self._exclusions is not None and (excluded := self._exclusions.look()) is not None:
@@ -95,7 +95,7 @@ class LocalControl:
         return EXIT_FAILURE if finish is None else finish.exit_code
 
     def _report(self, event: events.Event) -> None:
-        """Report `event` to the controller and carry out its orders. Report events that result from them, too."""
+        """Report an event to the controller and carry out the resulting orders."""
         for order in self._controller.take(event, time.monotonic(), time.time()):
             if (answer := self._carry_out(order)) is not None:
                 self._report(answer)

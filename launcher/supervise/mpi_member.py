@@ -27,7 +27,7 @@ _FOR_THE_AGENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, 
 
 
 def meeting_name(*words: str) -> bytes:
-    """Return an abstract socket name derived from the user and `words`, such as the job's and server's names."""
+    """Derive the name of an abstract Unix socket from the user and `words`, such as the name of the job."""
     digest = sha256("\0".join((str(os.getuid()), *words)).encode(errors="surrogateescape")).hexdigest()
     return b"\0tlaunch-members-" + digest[:32].encode()
 
@@ -40,7 +40,7 @@ def hand_over(
     patience_s: float = PATIENCE_S,
     pass_on: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Let the agent start this rank. Return its status when it ends, as in `subprocess`; None if the agent is lost.
+    """Let the agent start this rank, and return the exit status of the rank. Return None if the agent is lost.
 
     Blocks. Meanwhile this process ignores the signals that the agent handles, or calls `pass_on` with them. Call this
     last, in the main thread. Raises TlaunchError if no agent listens in time, or a process of another user listens.
@@ -89,5 +89,5 @@ def user_of(connection: socket.socket) -> int:
 
 
 def line_of(message: Mapping[str, object]) -> bytes:
-    """Return a line of JSON. Bytes that are not UTF-8 are escaped and restored by the reader."""
+    """Encode a message as one line of JSON. Bytes that are not UTF-8 are escaped."""
     return json.dumps(message).encode() + b"\n"

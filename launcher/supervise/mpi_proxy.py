@@ -51,14 +51,14 @@ class MemberJoined:
 
 @frozen
 class MemberLeft:
-    """A member ended or closed its socket before its rank's end was reported. Usually the engine killed it."""
+    """A member process left before the exit of its rank was reported, usually because the engine killed it."""
 
     global_rank: int
 
 
 @frozen
 class MemberRefused:
-    """A connection was refused: the process is not a member, or sent invalid data."""
+    """A process was refused because it is not a rank of this server or sent invalid data."""
 
     reason: str
 
@@ -97,7 +97,7 @@ class _Caller:
 
 
 class MpiProxies:
-    """The agent's end of the protocol: collects the identities of its server's members. Never blocks.
+    """The agent's connections to the processes that an MPI engine started as ranks. Never blocks.
 
     `__init__` raises OSError if the name is in use, because an agent of this job and server is already running.
     """
@@ -126,12 +126,12 @@ class MpiProxies:
         return frozenset(self._awaited - self._joined.keys())
 
     def environment_of(self, global_rank: int) -> dict[str, str]:
-        """Return the environment the engine set for a rank's member. PMI_FD is a descriptor of this process."""
+        """Return the environment that the engine set for a rank, with PMI_FD set to a descriptor of this process."""
         member = self._joined[global_rank]
         return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
-        """Return the descriptors that the rank inherits under the same numbers. No other rank inherits them.
+        """Return the descriptors of this process that only this rank inherits.
 
         This process keeps them open, so the engine does not notice the rank's end before the agent reports it.
         """
@@ -147,7 +147,7 @@ class MpiProxies:
         return happened
 
     def report_end(self, global_rank: int, status: int) -> None:
-        """Let a rank's member exit with `status` (as in `subprocess`). Repeatable, even after the member has exited.
+        """Make the member process of a rank exit with `status`. Repeated calls have no effect.
 
         Call it as a last step, because the engine may kill all members after the first one has exited.
         """
@@ -158,7 +158,7 @@ class MpiProxies:
                 member.connection.send(line_of({"ended": status}))
 
     def close(self) -> None:
-        """Close all connections. Members whose rank's end is unreported take the agent as lost. Repeatable."""
+        """Close all connections. Members that still wait for the exit of their rank assume that the agent is lost."""
         for caller in self._callers.values():
             caller.close()
         self._callers.clear()
@@ -215,7 +215,7 @@ class MpiProxies:
 
 
 class ProxyControl:
-    """Manages `members` for the agent after all of them have joined. Never blocks.
+    """Manages the processes that an MPI engine started as ranks, after all of them have joined.
 
     Each rank gets its member's identity. All members exit together when the run is over on all servers, because an
     engine may kill all other processes after the first exit. If a member is killed earlier, its rank probably called
@@ -242,7 +242,7 @@ class ProxyControl:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def step(self, event_log: EventLog) -> str | None:
-        """Process events. If the engine has killed members for no known reason, return a message once."""
+        """Process pending events. If the engine has killed members for an unknown reason, return a message."""
         for event in self._members.step():
             if isinstance(event, MemberLeft):
                 self._left.add(event.global_rank)
@@ -256,7 +256,7 @@ class ProxyControl:
         return f"the engine ended the {what} of rank{'s' * (len(self._left) > 1)} {ranges(self._left)}"
 
     def release(self) -> None:
-        """Let all members exit with 0: the engine does not need the ranks' exit codes. Call this last."""
+        """Make all members exit with code 0, because the engine does not need the exit codes of ranks."""
         for rank in self.ranks:
             self._members.report_end(rank.global_rank, 0)
         self._members.close()

@@ -18,7 +18,7 @@ _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # other errors may mean that t
 
 @frozen
 class HeldPort:
-    """A port with the socket that reserves it. `holder` is None if the user chose the port."""
+    """A port number and the socket that reserves the port. `holder` is None if the port is not reserved."""
 
     number: int
     holder: socket.socket | None = None
@@ -29,7 +29,7 @@ class HeldPort:
 
 
 def hold_port() -> HeldPort:
-    """Reserve a free TCP port of this machine until closed. Does not listen.
+    """Reserve a free TCP port of this machine until the returned object is closed.
 
     The socket is bound without SO_REUSEADDR, so the kernel chooses a completely free port. It gets SO_REUSEADDR
     afterwards. A store that sets SO_REUSEADDR too, as in torch, can then bind and listen on the port. Processes that
@@ -43,7 +43,7 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Check the port that the user chose, and return it without reserving it. Raise UsageError if it is in use."""
+    """Return the port that the user chose without reserving it. Raise UsageError if the port cannot be used."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
@@ -80,7 +80,7 @@ def _bind(family: socket.AddressFamily, number: int, *, reuse: bool) -> socket.s
 
 
 def reason_of(error: OSError, port: int) -> str:
-    """Return the reason for an unavailable port, such as "Address already in use, by process 7 (python serve.py)"."""
+    """Return why a port is unavailable, such as "Address already in use, by process 7 (python serve.py)"."""
     reason = error.strerror or str(error)
     if error.errno != errno.EADDRINUSE or (pid := holder_of(port)) is None:
         return reason
@@ -89,7 +89,7 @@ def reason_of(error: OSError, port: int) -> str:
 
 
 def holder_of(port: int) -> int | None:
-    """Return the lowest pid with an open socket on this port, or None if unknown. Scans all processes.
+    """Return the pid of a process that uses this port, or None if no such process is visible.
 
     Listening sockets are preferred. Sockets of other users, and bound sockets that do not listen yet, are not visible.
     """
@@ -100,7 +100,7 @@ def holder_of(port: int) -> int | None:
 
 
 def command_of(pid: int) -> str:
-    """Return a process's command line on one line, with secrets masked; empty if it has none or is not readable."""
+    """Return the command line of a process with secrets masked, or an empty string if it cannot be read."""
     with suppress(OSError):
         words = (PROC / str(pid) / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
         command = shell_words(masked_argv(words)) if words != [""] else ""

@@ -55,7 +55,7 @@ class _Watched:
 
 
 class ProgressMonitor:
-    """The progress of an attempt's ranks on one server. Create it before the first rank starts.
+    """Monitors the progress of the ranks on one server. Create it before the first rank starts.
 
     The owner calls `look` after `timeout_s`. It reads small files for each rank and never waits.
     """
@@ -98,12 +98,12 @@ class ProgressMonitor:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until the next check; None if there is nothing to check."""
+        """The seconds until the next check, or None if there is nothing to check."""
         is_idle = self._paused or not self._living
         return None if is_idle else max(0.0, self._looked_at + self._interval_s - time.monotonic())
 
     def look(self, now: float) -> list[Slow | Hung]:
-        """Check the progress of ranks since the last check, and return new findings. `now` is `time.monotonic()`.
+        """Check the progress of all ranks. Return the ranks that have become slow or hung since the last check.
 
         A hang is reported one interval after the first rank has reached the timeout. The report includes all ranks
         that have been idle for half of the timeout, because any of them may be the cause. Each rank is reported once
@@ -128,7 +128,7 @@ class ProgressMonitor:
         return {global_rank: watched.step for global_rank, watched in self._ranks.items()}
 
     def highest_step(self) -> int | None:
-        """Return the highest step that any rank reported in this attempt, or None. Reads heartbeat files."""
+        """Return the highest step that any rank has reported in this attempt, or None if there is none."""
         self._read_beats(self._ranks)
         return max((watched.highest for watched in self._ranks.values() if watched.highest is not None), default=None)
 
@@ -161,7 +161,7 @@ class ProgressMonitor:
                 self._slowness.note(global_rank, step, heartbeat.beat.busy_s, core_wait_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
-        """Check logs and CPU time of ranks that have not reported a step yet."""
+        """Detect progress of ranks that report no steps from their logs and their CPU time."""
         if self._hang_timeout_s is None:
             return
         silent = [watched for watched in living.values() if watched.step is None]
@@ -193,7 +193,7 @@ class ProgressMonitor:
 
 
 def _core_wait_of_step(watched: _Watched, rank_pid: int, beating_pid: int | None, step: int) -> float:
-    """Return the average seconds per step that a rank waited for a CPU core since its last known step; 0 if unknown.
+    """Return the average seconds per step that a rank waited for a CPU core, or 0 if this is unknown.
 
     Uses the process that writes the heartbeat if it is in the rank's session. Otherwise uses the rank's own process
     `rank_pid`, which may be a shell that only waits.
@@ -208,7 +208,7 @@ def _core_wait_of_step(watched: _Watched, rank_pid: int, beating_pid: int | None
 
 
 def _signature(path: str) -> _Signature | None:
-    """Return a value that changes with every write or touch; None if the file does not exist."""
+    """Return a value that changes with every write to a file, or None if the file does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 - a str path is three times as fast
     except OSError:

@@ -43,7 +43,7 @@ _COUNTERS = {"v2": "memory.events", "v1": "memory.oom_control"}
 
 
 class ExitOrder:
-    """Determines the order in which child processes exit, by epoll, which returns descriptors in the order of events.
+    """Determines the order in which child processes exit. epoll returns their pidfds in this order.
 
     `waitpid` does not give the order: of several exited children it returns the one forked first. Each watched child
     needs a descriptor, so children beyond half the limit of descriptors are not watched. Without pidfds, no child is.
@@ -61,7 +61,7 @@ class ExitOrder:
         self._ended: list[int] = []  # not returned yet
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable once a watched child has exited; -1 if children cannot be watched."""
+        """Return a descriptor that is readable when a child has exited, or -1 if children cannot be watched."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def watch(self, pid: int) -> None:
@@ -84,7 +84,7 @@ class ExitOrder:
             self._late.add(pid)
 
     def sort(self, pids: Iterable[int]) -> tuple[list[int], bool]:
-        """Sort the pids of exited children by order of exit. Also return True if the order of all is known.
+        """Sort the pids of exited children by order of exit. Also return whether the complete order is known.
 
         Children of unknown order come last. The order of a single child is known, because children reaped later have
         exited later.
@@ -104,7 +104,7 @@ class ExitOrder:
             self._epoll = None
 
     def collect(self) -> list[int]:
-        """Return the pids of watched children that have exited since the last call, in order, even if reaped."""
+        """Return the pids of the children that have exited since the last call, in order of exit."""
         found: list[int] = []
         if self._epoll is None or not self._pids:
             return found
@@ -127,7 +127,7 @@ class _Mount:
 
 
 class OomWatch:
-    """Detects OOM kills by comparing counters with their values at each rank's start. Never blocks or raises."""
+    """Detects OOM kills by comparing the kernel's counters with their values at the start of each rank."""
 
     def __init__(self, proc: Path = PROC, kernel_log: Path = KERNEL_LOG) -> None:
         self._proc = proc
@@ -139,7 +139,7 @@ class OomWatch:
         self._killed: set[int] = set()
 
     def note(self, pid: int) -> None:
-        """Save the counters for `pid`, which has just started, and forget an earlier process with this pid."""
+        """Save the counters of OOM kills for a process that has just started."""
         self._killed.discard(pid)
         groups = tuple(self._groups(pid))
         for group in groups:
@@ -148,7 +148,7 @@ class OomWatch:
         self._noted[pid] = groups, self._total()
 
     def killed(self, pid: int) -> bool | None:
-        """Return True if the out-of-memory killer killed `pid`, which died of SIGKILL; None if that is unknown.
+        """Return True if the out-of-memory killer killed the process `pid`, or None if this is unknown.
 
         Call it before the process is reaped, or right after. May be called again.
         """
@@ -172,7 +172,7 @@ class OomWatch:
         self._log.close()
 
     def _ascribe(self, groups: tuple[Path, ...]) -> bool:
-        """Attribute one of the kills that `groups` count. Return False if all of them are already attributed."""
+        """Attribute one counted OOM kill to a process in `groups`. Return False if no unattributed kill is left."""
         counts = {group: count for group in groups if (count := _count(group)) is not None}
         if not any(count > self._ascribed.get(group, 0) for group, count in counts.items()):
             return False
@@ -181,7 +181,7 @@ class OomWatch:
         return True
 
     def _groups(self, pid: int) -> Iterator[Path]:
-        """Yield the counter files for `pid`; none if it is reaped, or a zombie in a version 1 group."""
+        """Yield the files that count OOM kills in the control groups of the process `pid`."""
         lines = _lines(self._proc / str(pid) / "cgroup")
         for mount in self._mounts:
             if mount.version == "v1":
@@ -195,7 +195,7 @@ class OomWatch:
 
 
 class _KernelLog:
-    """The pids of OOM-killed processes in the kernel's log since this object was created."""
+    """Reads the pids of OOM-killed processes from the kernel log, starting at the creation of this object."""
 
     def __init__(self, proc: Path, path: Path, first_total: int | None) -> None:
         self._first_total = first_total
@@ -225,7 +225,7 @@ class _KernelLog:
         return self._pids
 
     def is_complete(self, total: int | None) -> bool:
-        """Return True if the log has shown all OOM kills, of which the machine has counted `total` by now."""
+        """Return True if the kernel log shows every OOM kill that the machine has counted."""
         if total is None or self._first_total is None:
             return False
         return self._whole and len(self._pids) >= total - self._first_total
@@ -237,7 +237,7 @@ class _KernelLog:
 
 
 def _perhaps(pid: int) -> bool:
-    """Return False if `pid` is a child that is alive or did not die of SIGKILL; True if it did, or if unknown."""
+    """Return True if the process died of SIGKILL, or if this is unknown."""
     with suppress(OSError, AttributeError):  # not a child, or already reaped; a system without waitid
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         return end is not None and end.si_code != os.CLD_EXITED and end.si_status == signal.SIGKILL
@@ -245,7 +245,7 @@ def _perhaps(pid: int) -> bool:
 
 
 def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
-    """Return the mount points of memory control groups, at most one of each version."""
+    """Return the mount points of the memory control groups, at most one of each cgroup version."""
     found: dict[str, _Mount] = {}
     for mount in mounts(proc):
         is_v1 = mount.kind == "cgroup" and "memory" in mount.options
@@ -256,7 +256,7 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
 
 
 def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
-    """Yield the counter files of a process's groups, found by the lines of its /proc/<pid>/cgroup; none if hidden.
+    """Yield the files that count OOM kills in the groups of a process, given the lines of its /proc/PID/cgroup.
 
     In version 2 a group also counts the kills in its subgroups, so the files of all groups above are included.
     """

@@ -21,7 +21,7 @@ from launcher.supervise.spawner import Spawner
 
 
 class RankGroup:
-    """The ranks of one attempt on this server, with their state. It does not decide when a run ends."""
+    """The ranks of one attempt on this server, and their state."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class RankGroup:
         inherited: Mapping[str, str],
         spawner: Spawner,
     ) -> None:
-        """Request the start of all ranks. `variables` of this attempt override each rank's variables."""
+        """Request the start of all ranks. The attempt's `variables` override the variables of each rank."""
         self.run_dir = run_dir
         self.spawner, self.event_log = spawner, spawner.event_log
         self._exit_order = ExitOrder()
@@ -54,7 +54,7 @@ class RankGroup:
         spawner.ask(wanted)
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when a rank has ended; -1 without pidfds."""
+        """Return a descriptor that is readable when a rank has exited, or -1 if pidfds are not available."""
         return self._exit_order.fileno()
 
     @property
@@ -75,11 +75,11 @@ class RankGroup:
         return not self._expected and not self._running
 
     def cancel(self) -> None:
-        """Start no more ranks. Ranks that are being forked may still appear (see `start`)."""
+        """Cancel all pending starts. `start` may still return ranks that are already being forked."""
         self.spawner.forget()
 
     def start(self) -> tuple[list[int], list[RankExit]]:
-        """Process finished starts. Return the pids of new ranks, and the exits of ranks that failed to start."""
+        """Return the pids of ranks that have just started, and the exits of ranks that could not be started."""
         pids, exits = [], []
         for result in self.spawner.take():
             rank = result.global_rank
@@ -95,14 +95,14 @@ class RankGroup:
         return pids, exits
 
     def look_at_the_dead(self) -> None:
-        """Record OOM kills of exited ranks, which can be detected only until the ranks are reaped."""
+        """Record which exited ranks were killed by the OOM killer. Call this before the ranks are reaped."""
         self._looks_s = time.monotonic()
         for pid in self._exit_order.collect():
             if pid in self._running and self._oom.killed(pid):
                 self.oom_killed.add(self._running[pid][0])
 
     def note_ends(self, statuses: Mapping[int, int], time_ns: int) -> list[RankExit]:
-        """Record the statuses of reaped processes, keyed by pid. Return the exits of ranks, in order of exit.
+        """Record the exit statuses of reaped processes, and return the exits of ranks in order of exit.
 
         The other processes are child processes of ranks, or ranks whose pid the fork server has not reported yet.
         """

@@ -40,7 +40,7 @@ _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 @dataclass
 class _Probe:
-    """One connection attempt, with an echo check if `echoes`."""
+    """An attempt to connect to another server. `echoes` means that it also tests large packets."""
 
     server_index: int
     connection: socket.socket
@@ -51,7 +51,7 @@ class _Probe:
 
 
 class ReachProbes:
-    """Probes from and to this server. Never blocks; call `step` when readable, or after `timeout_s`."""
+    """Checks the connections between this server and others. Call `step` when readable or after `timeout_s`."""
 
     def __init__(self) -> None:
         self._listener: socket.socket | None = None  # on all addresses of this machine; None if no port is available
@@ -79,11 +79,11 @@ class ReachProbes:
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until unanswered probes are abandoned; None if no probe is running."""
+        """The seconds until unanswered probes are abandoned, or None if no probe is running."""
         return None if self._order is None else max(0.0, self._until() - time.monotonic())
 
     def begin(self, order: ProbeReach) -> None:
-        """Try to connect to all targets. Cancels earlier probes."""
+        """Start to connect to all targets, and cancel earlier probes."""
         self._forget()
         self._order, self._deadline = order, time.monotonic() + order.timeout_s
         self._why, self._echoed = {}, {}
@@ -94,7 +94,7 @@ class ReachProbes:
                     self._connect(target.server, address, port, echoes=number == 0)
 
     def step(self) -> ProbeResult | None:
-        """Process events, also of other servers' probes. Return the result once it is complete, else None."""
+        """Process events on all connections. Return the result of the probes once it is complete, else None."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
                 self._accept(self._listener)
@@ -115,7 +115,7 @@ class ReachProbes:
         return answer
 
     def close(self) -> None:
-        """Close all connections. May be called again."""
+        """Close all connections. May be called twice."""
         self._forget()
         for connection, _ in self._callers.values():
             connection.close()
@@ -125,7 +125,7 @@ class ReachProbes:
             self._listener.close()
 
     def _until(self) -> float:
-        """Return the deadline for responses (monotonic), at least `MIN_LARGE_S` after large packets were sent."""
+        """Return the deadline for responses (monotonic), at least `MIN_LARGE_S` seconds after the last large packet."""
         sent = (probe.large_s + MIN_LARGE_S for probe in self._open.values() if probe.large_s is not None)
         return max(self._deadline, max(sent, default=0.0))
 
@@ -142,7 +142,7 @@ class ReachProbes:
                 self._epoll.register(connection, select.EPOLLIN)
 
     def _hear(self, descriptor: int) -> None:
-        """Respond to a caller's first bytes, and to its first large packet. The caller closes the connection."""
+        """Answer a caller's greeting and its first large packet. The caller closes the connection."""
         connection, before = self._callers[descriptor]
         piece = _received(connection)
         if not piece or before + len(piece) > len(GREETING) + len(LARGE):
@@ -227,7 +227,7 @@ class ReachProbes:
 
 
 def _received(connection: socket.socket) -> bytes:
-    """Return received data; empty if the connection is closed."""
+    """Return the received data, or empty bytes if the connection is closed."""
     try:
         return connection.recv(len(LARGE) + 1)
     except OSError:

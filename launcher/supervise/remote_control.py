@@ -102,7 +102,7 @@ class RemoteControl:
                 pass
 
     def on_own_signal(self, number: int) -> bool:
-        """Report a signal to the coordinator if it concerns all servers. Return True if this server acted on it."""
+        """Report a signal to the coordinator if it concerns all servers. Return True if this server has acted on it."""
         ends = ends_run(number, self._supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
@@ -146,7 +146,7 @@ class RemoteControl:
 
     @property
     def cause(self) -> Cause:
-        """The cause of the run's end. If this server's launcher was lost, that is the cause."""
+        """The cause of the run's end. If this server's launcher was lost, the cause is HEAD_LOST."""
         own = self._attempts.monitor.cause
         return own if own is Cause.HEAD_LOST or self._finish is None else self._finish.cause
 
@@ -175,7 +175,7 @@ class RemoteControl:
     # --- shutdown of an attempt ---
 
     def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
-        """End the ranks after a verdict, even if they have no failure, or succeeded before others failed."""
+        """End the ranks of this server after the verdict on a failure, which may be on another server."""
         attempts = self._attempts
         if self._waits:
             is_ended = attempts.over[-1].cause is not Cause.FINISHED
@@ -191,7 +191,7 @@ class RemoteControl:
             attempts.carry_out(order)
 
     def _stop(self, order: EndRanks) -> None:
-        """End the ranks, unless a shutdown is running already. If no rank is left, wait for other servers."""
+        """End the ranks, unless no rank is left or a shutdown is already running."""
         self._end_reach_probes()
         stage = self._attempts.monitor.stage
         if self._waits:
@@ -209,7 +209,7 @@ class RemoteControl:
         self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
-        """Return a verdict from this server's evidence. Without other servers' evidence it is never certain."""
+        """Return a verdict from the evidence of this server alone. Its confidence is at most LIKELY."""
         present = self._attempts.present
         here = {rank.global_rank for rank in present.ranks}
         elsewhere = [rank for rank in range(present.world_size) if rank not in here]
@@ -237,12 +237,12 @@ class RemoteControl:
 
 
 class LinkServices:
-    """Uploads files and collects stacks for the coordinator. Owns the link. Only `finish_upload` and `close` block."""
+    """Uploads files and collects stacks for the coordinator. Only `finish_upload` and `close` block."""
 
     def __init__(
         self, link: Link, run_dir: RunDir, event_log: EventLog, global_ranks: Sequence[int], *, follows_another: bool
     ) -> None:
-        """Start to upload these ranks' files if the coordinator cannot see them. `follows_another`: see FileUpload."""
+        """Start to upload the files of ranks if the coordinator cannot see the run directory of this server."""
         self.link: Link | None = link  # None once the coordinator is lost
         self._run_dir = run_dir
         self._event_log = event_log
@@ -261,7 +261,7 @@ class LinkServices:
         self._survey.step()
 
     def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
-        """Handle messages for the services and yield all others. `running` has pids by global rank."""
+        """Handle the messages for these services, and yield all other messages."""
         for message in () if self.link is None else self.link.take():
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)
@@ -273,7 +273,7 @@ class LinkServices:
                 yield message
 
     def lose(self) -> bool:
-        """Close the link if it is lost. Return True if that is new since the last call."""
+        """If the connection to the coordinator was lost since the last call, close it and return True."""
         if self.link is None or self.link.lost is None:
             return False
         self._end_upload()
@@ -283,7 +283,7 @@ class LinkServices:
         return True
 
     def finish_upload(self, hears_kill: Callable[[], bool]) -> None:
-        """Upload remaining data, for which the coordinator waits. Stop early if `hears_kill` returns True."""
+        """Upload the remaining data. Stop early if `hears_kill` returns True."""
         if self._upload is not None:
             left = self._upload.finish(hears_kill)
             self._end_upload()

@@ -49,7 +49,7 @@ _REAP_S = 1.0  # after SIGKILL, for the process to end
 
 
 def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
-    """Return the environment variables for the address of an attempt's scheduler. Blocks while resolving the name.
+    """Return the environment variables that hold the address of MindSpore's scheduler.
 
     The port is the one that torch programs use for their store, which MindSpore programs do not have. MindSpore
     accepts only IP addresses. A name that cannot be resolved is passed on unchanged, and MindSpore reports the error.
@@ -61,7 +61,7 @@ def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
 
 
 def patience_s(lived_s: float) -> float:
-    """Return the seconds to wait, after a scheduler failed, for ranks that fail for the same reason.
+    """Return how many seconds to wait for ranks to fail for the same reason as the scheduler.
 
     It depends on the scheduler's lifetime `lived_s`: ranks start at the same time, and may take as long to fail.
     """
@@ -69,7 +69,7 @@ def patience_s(lived_s: float) -> float:
 
 
 class Scheduler:
-    """The scheduler of one attempt. It is not started if the run needs none, or rank 0 is on another server."""
+    """MindSpore's scheduler for one attempt. It runs on the server of rank 0, if the run needs a scheduler."""
 
     def __init__(self, event_log: EventLog) -> None:
         self._event_log = event_log
@@ -99,7 +99,7 @@ class Scheduler:
         variables: Mapping[str, str],
         attempt: int = 0,
     ) -> None:
-        """Start the scheduler if rank 0 is one of `ranks`. `variables` of this attempt override rank 0's variables.
+        """Start the scheduler if rank 0 is one of `ranks`. The attempt's `variables` override those of rank 0.
 
         If it cannot be started, it counts as failed.
         """
@@ -122,7 +122,7 @@ class Scheduler:
             self._event_log.record(SchedulerStarted(self._pid, started, self._log_offset))
 
     def note_ends(self, statuses: Mapping[int, int]) -> bool:
-        """Record the ends of reaped processes, by pid. Return True if the scheduler has just failed."""
+        """If the scheduler is one of the reaped processes, record its exit. Return True if the scheduler has failed."""
         if self._pid is None or self._pid not in statuses:
             return False
         pid, self._pid = self._pid, None
@@ -182,7 +182,7 @@ class Scheduler:
         return was_there
 
     def _signal(self, number: int) -> None:
-        """Signal the scheduler's process group, because its leader may be a shell that started the scheduler."""
+        """Send a signal to the process group of the scheduler, whose leader may be a shell."""
         if self._pid is not None:
             signal_rank(self._pid, number)
 
@@ -199,7 +199,7 @@ def _program(
     is_alone: bool,
     record: Callable[[Trouble], object] = lambda _trouble: None,
 ) -> Program:
-    """Return the scheduler's program, and write its environment. `is_alone` means that all ranks are on this server."""
+    """Return the scheduler's program and write its env.log. `is_alone` means that no rank is on another server."""
     run_dir = RunDir(spec.run_dir)
     # A machine may resolve its own name to a loopback address, which other servers cannot reach.
     listens_at = of_rank_0[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS
@@ -216,7 +216,7 @@ def _program(
 
 
 def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
-    """Start the scheduler of a run whose rank 0 this process becomes next, with `environment`. Call it last.
+    """Start the scheduler of a run. Call this in the process that is about to become rank 0.
 
     A child process starts the scheduler and later ends it: engines manage only their own ranks. May raise OSError.
     """
@@ -230,7 +230,7 @@ def start_scheduler(spec: RunSpec, environment: Mapping[str, str]) -> None:
 
 
 def _see_to_its_end(program: Program, rank_0: int) -> None:
-    """Start the scheduler. Kill it when rank 0 has ended and the other ranks have had time to unregister."""
+    """Start the scheduler and wait until it exits. Kill it `LEAVING_S` seconds after rank 0 has exited."""
     # Otherwise the engine would wait until this process closes the rank's pipes.
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

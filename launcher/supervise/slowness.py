@@ -50,14 +50,14 @@ class _Pace:
 
 
 class Slowness:
-    """A detector of slow ranks, from their busy times. Reads no clocks or files."""
+    """Detects slow ranks by comparing the busy times of all ranks."""
 
     def __init__(self, layout: Layout | None = None) -> None:
         self._layout = layout  # None: all ranks do the same work
         self._paces: dict[int, _Pace] = {}
 
     def note(self, global_rank: int, step: int, busy_s: float, core_wait_s: float = 0.0) -> None:
-        """Record that a rank has finished `step` after `busy_s` seconds of work. Each step counts once.
+        """Record that a rank was busy for `busy_s` seconds in a step. Repeated calls for a step are ignored.
 
         `core_wait_s` is the time that it was runnable during the step but had no core.
         """
@@ -72,7 +72,7 @@ class Slowness:
         self._paces.pop(global_rank, None)
 
     def newly_slow(self) -> list[Slow]:
-        """Judge every rank with a new step. Return ranks that have become slow. Call once per check."""
+        """Judge all ranks that have finished a step since the last call. Return the ranks that have become slow."""
         stages: dict[int, dict[int, float]] = {}
         for global_rank, pace in sorted(self._paces.items()):
             stages.setdefault(pace.stage, {})[global_rank] = pace.busy_s
@@ -99,7 +99,7 @@ class Slowness:
         return Slow(global_rank, busy_s=_median(own), median_s=_median(usual), steps=STEPS)
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
-        """Return the busy time to compare with and the factor that makes the rank slow; None for the only rank."""
+        """Return a reference time and the factor above which a rank is slow, or None if there is no other rank."""
         if len(alike) > 2:
             return typical_s, FACTOR
         if len(alike) == 2:
@@ -109,7 +109,7 @@ class Slowness:
 
 
 def _median(values: Iterable[float]) -> float:
-    """Return the median of at least one value. `statistics` would import fractions and decimal at every start."""
+    """Return the median of the values. This avoids the slow import of `statistics`."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return (ordered[half] + ordered[~half]) / 2

@@ -37,15 +37,15 @@ _READ_ONCE = (
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants children of this process, so that none leaves its process tree. Linux only."""
+    """Make this process the parent of orphaned descendants, so that they stay in its process tree (Linux only)."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def signal_of_parents_end(number: int) -> None:
-    """Have the kernel signal this process when its parent ends. Check afterwards that the parent has not ended already.
+    """Ask the kernel to send a signal to this process when its parent ends.
 
-    "Parent" means the thread that forked, so agents fork only in their main thread.
+    Check afterwards that the parent still exists. It is the thread that forked, so agents fork in their main thread.
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
@@ -62,7 +62,7 @@ class Program:
 
 
 def begin_log(log: Path, attempt: int) -> int:
-    """Append the line that separates attempts to a log. Return the offset at which this attempt's output starts.
+    """Append a line that marks the start of an attempt to a log. Return the offset of the attempt's output.
 
     Never raises. Even if the disk is full, earlier output counts for the earlier attempt.
     """
@@ -80,7 +80,7 @@ def begin_log(log: Path, attempt: int) -> int:
 
 
 class Complaints:
-    """A pipe for error messages of children that could not execute their programs.
+    """A pipe for the error messages of child processes that could not execute their programs.
 
     All children share it, so the number of ranks is not limited by descriptors. A child writes before it exits, so its
     message is available once it has been reaped.
@@ -93,13 +93,13 @@ class Complaints:
         self._reasons: dict[int, str] = {}
 
     def write(self, reason: str) -> None:
-        """Send the agent the reason why the child could not execute its program. Called in the child."""
+        """Send the agent the reason why the program could not be executed. Child processes call this."""
         # JSON needs at most twelve bytes per character, so no line exceeds the limit.
         line = json.dumps([os.getpid(), reason[: _MAX_COMPLAINT // 16]]).encode() + b"\n"
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Return the error of the reaped child `pid`; None if it has executed its program."""
+        """Return the error of the reaped child `pid`, or None if it has executed its program."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())
@@ -111,7 +111,7 @@ class Complaints:
 
 
 def overlaid(inherited: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Return `inherited` overridden by `changes`; None removes a variable."""
+    """Apply `changes` to the environment `inherited`. The value None removes a variable."""
     merged = {name: value for name, value in inherited.items() if name not in changes}
     return merged | {name: value for name, value in changes.items() if value is not None}
 
@@ -122,14 +122,14 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return variables that differ between `environments` and that Python or libraries read only at import."""
+    """Return variables that differ between the environments and that libraries read only when imported."""
     shared = common(environments)
     names = {name for environment in environments for name in environment if name not in shared}
     return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))
 
 
 def render_environment(environment: Mapping[str, str]) -> str:
-    r"""Return one NAME=VALUE per line, sorted, with secrets masked. Newlines become \n and backslashes \\."""
+    r"""Format an environment as sorted lines of NAME=VALUE, with secrets masked and newlines escaped."""
     text = ""
     for name in sorted(environment):
         value = masked(name, environment[name]).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
@@ -138,14 +138,14 @@ def render_environment(environment: Mapping[str, str]) -> str:
 
 
 def write_environment(path: Path, environment: Mapping[str, str]) -> None:
-    """Write env.log with the environment, readable only by its owner. Raise OSError if it cannot be written."""
+    """Write the environment to env.log, which only its owner can read."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a descriptor
         file.write(render_environment(environment))
 
 
 def keep_descriptors_private() -> None:
-    """Set close-on-exec on all descriptors above stderr, so ranks inherit only their own log. Call once."""
+    """Set close-on-exec on all descriptors except the standard streams, so that ranks do not inherit them."""
     for name in os.listdir("/dev/fd"):  # noqa: PTH208 - names are numbers here, not paths
         with suppress(OSError):  # the listing includes its own descriptor, which is already closed
             if int(name) > 2:
@@ -153,7 +153,7 @@ def keep_descriptors_private() -> None:
 
 
 def spawn(program: Program, complaints: Complaints) -> int:
-    """Start `program` and return its pid, which is also its session id and process group id. Does not wait for exec.
+    """Fork a process that executes `program` in a new session, and return its pid.
 
     The program is killed without a grace period if this process ends first (see `signal_of_parents_end`).
 
@@ -173,7 +173,7 @@ def spawn(program: Program, complaints: Complaints) -> int:
 
 
 def _become(program: Program, complaints: Complaints, agent_pid: int) -> None:
-    """Execute the program in the child, or report why that failed. Never returns."""
+    """Execute the program in the child process, or report the error and exit. Never returns."""
     code = EXIT_NOT_EXECUTABLE
     try:
         with _using("a new session"):
@@ -216,7 +216,7 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """Give an OSError in this block `what` as its file name, for system calls without a path."""
+    """If the block raises an OSError, set the file name of the error to `what`."""
     try:
         yield
     except OSError as error:
@@ -224,7 +224,7 @@ def _using(what: str) -> Iterator[None]:
 
 
 def become(argv: tuple[str, ...], environment: Mapping[str, str], log: Path | None) -> int:
-    """Execute `argv` in this process. stdout and stderr are appended to `log`, if given; stdin is unchanged.
+    """Replace this process with the command `argv`. If a log is given, stdout and stderr are appended to it.
 
     Returns only on failure, with an exit code as from a shell, after writing the reason to the original stderr.
 

@@ -60,7 +60,7 @@ class _Preload:
     """The fork server, if there is one, and the ranks that it has been asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
-        """`import_patience_s` limits how long the fork server may use no CPU time while importing; None: no limit."""
+        """Prepare to start fork servers. Their imports may be idle for at most `import_patience_s` seconds."""
         self.server: ForkServer | None = None
         self.pid = 0  # of the last fork server
         self.environment: Mapping[str, str] = {}  # of the fork server
@@ -186,7 +186,7 @@ class Spawner:
         *,
         descriptors: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
-        """`descriptors`: by global rank, descriptors that the rank inherits unless a fork server forks it."""
+        """Start a fork server if the run uses one. `descriptors` maps ranks to the descriptors that they inherit."""
         self._descriptors = descriptors or {}
         self._spec = spec
         self._run_dir = run_dir or RunDir(spec.run_dir)
@@ -211,17 +211,17 @@ class Spawner:
 
     @property
     def processes(self) -> Collection[int]:
-        """Processes that must outlive the current ranks, because they fork the ranks of the next attempt."""
+        """The pids of processes that must outlive the current ranks to fork the ranks of the next attempt."""
         return self._preload.processes
 
     @property
     def dying(self) -> Collection[int]:
-        """Fork servers that were killed but have not exited yet, because the kernel needs time to free their memory."""
+        """The pids of fork servers that were killed but have not exited yet."""
         return self._preload.killed
 
     @property
     def timeout_s(self) -> float | None:
-        """Seconds until `take` must be called even without an event; None if that is not necessary."""
+        """The seconds until `take` must be called, or None if it needs to be called only after events."""
         if self._not_wanted or (self._waiting and (self._preload.server is None or self._preload.ready)):
             return 0.0
         return self._preload.timeout_s
@@ -236,13 +236,13 @@ class Spawner:
             self._begin_preloading(environments)
 
     def forget(self) -> None:
-        """Cancel waiting requests. Ranks that are being forked may still appear."""
+        """Cancel all waiting requests. `take` may still return ranks that are already being forked."""
         self._wanted = False
         self._not_wanted += [NotWanted(wanted.global_rank) for wanted in self._waiting]
         self._waiting.clear()
 
     def take(self) -> list[StartResult]:
-        """Return the results of requests since the last call. Blocks at most for a fork."""
+        """Start waiting ranks, and return the results of requests since the last call."""
         results, lost = self._preload.take()
         if lost is not None:
             reason, owed = lost
@@ -272,7 +272,7 @@ class Spawner:
         return self._preload.forked_in_vain.pop(pid, None) or self._complaints.reason_of(pid)
 
     def end_preloading(self) -> None:
-        """End the fork server once no request is pending. No more requests will follow."""
+        """End the fork server as soon as no request is pending. Call this after the last request."""
         self._preload.end_soon()
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class Spawner:
                 self._run_dir.preload_log.unlink()
 
     def _begin_preloading(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start a fork server for ranks with these environments, unless their differences affect imports."""
+        """Start a fork server, unless the environments of ranks differ in variables that affect imports."""
         if self._python is None:
             return
         if differing := ", ".join(read_at_import(environments)):
@@ -293,7 +293,7 @@ class Spawner:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
     def _report_lost(self) -> None:
-        """Report why the fork server is lost, unless its Python did not start: ranks then report that."""
+        """Report why the fork server was lost. If its Python could not start, the ranks report the error instead."""
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return
         if self._preload.imitable or self._preload.status not in NO_PYTHON:

@@ -16,7 +16,7 @@ from launcher.supervise.diagnosis.stack_parser import RankStack
 
 @frozen
 class Located:
-    """A rank that was running at the time of the request."""
+    """The stack of a rank that was running when stacks were requested."""
 
     global_rank: int
     pid: int
@@ -31,7 +31,7 @@ class SurveyAnswer:
 
 
 class StackCollection:
-    """The pending requests for stacks. Its owner calls `step` after `timeout_s`.
+    """Answers requests for the stacks of ranks. Call `step` each time `timeout_s` has passed.
 
     Never blocks or raises, because ranks depend on their agent.
     """
@@ -76,7 +76,7 @@ class StackCollection:
             self._answer(number, answer)
 
     def close(self) -> None:
-        """Cancel all requests. May be called again."""
+        """Cancel all pending requests. May be called twice."""
         for _, gathering in self._open.values():
             gathering.close()
         self._open.clear()

@@ -34,7 +34,7 @@ _sessions: set[int] = set()
 
 
 def spare_bystanders() -> None:
-    """Make this module ignore all current descendants of this process, and the rest of its session.
+    """Make this module ignore all current descendants of this process and all other processes in its session.
 
     Call it before the agent is forked.
     """
@@ -45,17 +45,17 @@ def spare_bystanders() -> None:
 
 
 def forget_bystanders() -> None:
-    """In an agent, forget the launcher's bystanders: they are not below the agent, and pids may be reused."""
+    """Forget the processes that `spare_bystanders` excluded. Agents call this because pids may be reused."""
     _bystanders.clear()
     _sessions.clear()
 
 
 class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an error
-    """This process has no children, so it has no descendants (if subreapers are supported)."""
+    """This process has no child processes, so it has no descendants (if subreapers are supported)."""
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """Reap every child that has ended. Yield its pid, and its status as in `subprocess`. Does not block.
+    """Reap all children that have exited. Yield the pid of each one and its exit status (as in `subprocess`).
 
     Raises NothingLeft if this process has no children.
     """
@@ -70,7 +70,7 @@ def reap() -> Iterator[tuple[int, int]]:
 
 
 def something_left() -> bool:
-    """Reap children. Return True if any process except bystanders is left.
+    """Reap the children that have exited, and return True if any process of the run is left.
 
     The result is exact, because only this function reaps children. Processes below an ended child are still found
     below its zombie.
@@ -84,15 +84,15 @@ def something_left() -> bool:
 
 
 def descendants(spared: Collection[int] = ()) -> list[int]:
-    """Return the pids of living descendants, except bystanders, `spared`, and descendants of either.
+    """Return the pids of all living descendants of this process, except those in `spared`.
 
-    Empty without /proc.
+    Bystanders are excluded too, as are the descendants of excluded processes. Without /proc, the list is empty.
     """
     return [process.pid for process in _below(spared) if process.living]
 
 
 def _below(spared: Collection[int] = ()) -> list[Stat]:
-    """Return all descendants, including zombies, except bystanders, `spared`, and descendants of either."""
+    """Return the same processes as `descendants`, but include zombies."""
     try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -109,7 +109,7 @@ def _below(spared: Collection[int] = ()) -> list[Stat]:
 
 
 def signal_group(leader: int, number: int) -> bool:
-    """Signal the process group of `leader`, an unreaped child. Return False if the group does not exist (yet)."""
+    """Send a signal to the process group of a child. Return False if the group does not exist."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -118,14 +118,14 @@ def signal_group(leader: int, number: int) -> bool:
 
 
 def signal_rank(leader: int, number: int) -> None:
-    """Signal a rank's process group, or only the rank if it does not lead a group yet."""
+    """Send a signal to a rank's process group, or only to the rank if it does not lead a group yet."""
     if not signal_group(leader, number):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(leader, number)
 
 
 def signal_everything(leaders: Iterable[int], number: int, spared: Collection[int] = ()) -> None:
-    """Signal the groups of `leaders`, then all other descendants except `spared`.
+    """Send a signal to the process groups of `leaders`, then to all other descendants except `spared`.
 
     A group is signalled atomically and without a scan, so groups come first. Stopped processes are continued, so they
     can handle the signal.
@@ -141,7 +141,7 @@ def signal_everything(leaders: Iterable[int], number: int, spared: Collection[in
 
 
 class Ending:
-    """Shuts down processes: SIGTERM, `grace_s` seconds to exit, then SIGKILL until none is left.
+    """Shuts down processes: sends SIGTERM, waits for a grace period, then sends SIGKILL until none is left.
 
     It never blocks. Its owner sleeps until `timeout_s` has passed or a child has ended, reaps, and calls `step`.
     Processes in `spared` are kept until that set is emptied. `kill_group` may kill a whole cgroup before each SIGKILL.
@@ -155,7 +155,7 @@ class Ending:
         on_kill: Callable[[int], object] = lambda _count: None,
         kill_group: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start at once, or if `grace_s` is None, when `begin` is called. Until the start, `hurry` has no effect."""
+        """Start the shutdown at once, or wait for a call of `begin` if `grace_s` is None."""
         self._leaders = leaders
         self._on_kill = on_kill
         self._kill_group = kill_group
@@ -181,7 +181,7 @@ class Ending:
 
     @property
     def is_unkillable(self) -> bool:
-        """True if processes have survived SIGKILL for so long that waiting any longer is pointless."""
+        """True if processes have survived SIGKILL for more than `KILL_PATIENCE_S` seconds."""
         return self._killing_since is not None and time.monotonic() - self._killing_since > KILL_PATIENCE_S
 
     def hurry(self, grace_s: float = 0.0) -> None:
@@ -190,7 +190,7 @@ class Ending:
             self._deadline = min(self._deadline, time.monotonic() + grace_s)
 
     def step(self) -> None:
-        """Kill the remaining processes if the grace period is over. Repeats, because new descendants may appear."""
+        """Kill the remaining processes if the grace period is over. Call this repeatedly until none is left."""
         if self.timeout_s is None or self.timeout_s > 0:
             return
         if self._killing_since is None:
@@ -204,7 +204,7 @@ class Ending:
 
 
 class RunGroup:
-    """A control group for the run, below the launcher's version 2 group. If it cannot be created, methods do nothing.
+    """A control group (cgroup v2) for the processes of a run. If the group cannot be created, methods do nothing.
 
     It kills all its members atomically, even processes that fork faster than signals can reach them.
 
@@ -228,12 +228,12 @@ class RunGroup:
             self._directory = parent / name
 
     def take_in(self, pid: int) -> None:
-        """Move a process into the group. Its future child processes are in the group too."""
+        """Move a process into the group. Child processes that it starts later are in the group, too."""
         if self._directory is not None and not (pid == os.getpid() and own_directory() == self._directory):
             _move(pid, self._directory)
 
     def let_out(self, pid: int) -> bool:
-        """Move a process, but not its child processes, out of the group before a `kill`. Return False on failure."""
+        """Move a process without its child processes out of the group. Return False if that fails."""
         if self._directory is None or pid in self._let_out:
             return True
         if not _move(pid, self._directory.parent):
@@ -253,13 +253,13 @@ class RunGroup:
                 (self._directory / "cgroup.kill").write_text("1", encoding="ascii")
 
     def remove(self) -> None:
-        """Remove the group once it is empty, including groups that ranks created in it."""
+        """Remove the group and its subgroups, except groups that still have members."""
         if self._directory is not None:
             _remove(self._directory)
 
 
 def _group_name(agent_pid: int | str) -> str:
-    """Return the name of an agent's group. It is unique even among containers that see the same groups."""
+    """Return the name of an agent's control group, which is unique even among containers."""
     namespace = 0
     with suppress(OSError):
         namespace = _PID_NAMESPACE.stat().st_ino
@@ -267,7 +267,7 @@ def _group_name(agent_pid: int | str) -> str:
 
 
 def _remove_forgotten(parent: Path) -> None:
-    """Remove the groups of agents that could not remove them because they or their launchers were killed.
+    """Remove the control groups that killed agents have left behind.
 
     Agents of other containers are not visible, so their groups are kept.
     """
@@ -282,7 +282,7 @@ def _remove_forgotten(parent: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Remove a group and its subgroups. The kernel keeps groups that have members."""
+    """Remove a control group and its subgroups, except groups that still have members."""
     inside = sorted((path for path in directory.rglob("*") if path.is_dir()), reverse=True)
     for group in (*inside, directory):
         with suppress(OSError):

@@ -45,10 +45,10 @@ _MAX_ENVIRON_BYTES = 8 << 20
 
 
 class Watcher:
-    """The launcher's handle for the watcher. Start it before the agent is forked, so both hold the pipe open."""
+    """The launcher's handle for the watcher process. Create it before the agent, which inherits the watcher's pipe."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        """Fork the watcher, or raise OSError. Call it while signals are blocked; the watcher never unblocks them."""
+        """Fork the watcher process. Call this while signals are blocked, so that the watcher never receives them."""
         reader, self._writer = os.pipe()
         try:
             self._pid = os.fork()
@@ -86,7 +86,7 @@ def _watch(reader: int, run_dir: RunDir) -> NoReturn:
 
 
 def _let_go(kept: int) -> None:
-    """Close all inherited descriptors except `kept`, so readers of the launcher's output do not wait for it."""
+    """Close all descriptors except `kept`, so that the launcher's output pipes close when the launcher exits."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
@@ -98,7 +98,7 @@ def _let_go(kept: int) -> None:
 
 
 def end_what_is_left(run_dir: RunDir) -> None:
-    """Kill the remaining processes of ranks repeatedly, until none is found or a time limit is reached."""
+    """Kill the remaining processes of ranks until none is found or a time limit is reached."""
     seen = _Seen(run_dir)
     group = None if seen.agent_pid is None else RunGroup(seen.agent_pid)
     deadline, again_s = time.monotonic() + KILL_PATIENCE_S, FIRST_KILL_AGAIN_S
@@ -167,7 +167,7 @@ def _left(sessions: set[int], marks: set[bytes]) -> Iterator[int]:
 
 
 def _read(path: str, limit_bytes: int) -> bytes:
-    """Return the beginning of a file; empty if it cannot be read."""
+    """Return the first `limit_bytes` bytes of a file, or empty bytes if the file cannot be read."""
     with suppress(OSError), os.fdopen(open_regular(path), "rb") as file:
         return file.read(limit_bytes)
     return b""

@@ -36,21 +36,21 @@ _OF_PROCESS = "The process failed with this error:"
 
 @frozen
 class ChildError:
-    """The error of a child process, with the traceback to show. `is_sure`: the process did not handle the error."""
+    """The error of a rank's child process. `is_sure` means that the child process did not handle the error."""
 
     found: FoundTraceback
     is_sure: bool = True
 
 
 def is_of_child(kind: str) -> bool:
-    """Return True if exceptions of class `kind` only report a failed process, whose own error may be in the log."""
+    """Return True if exceptions of class `kind` report that a child process failed."""
     return kind.rpartition(".")[2] in {"ChildFailedError", "CalledProcessError"}
 
 
 def child_error(
     kind: str, message: str, traceback: str | None, above: Sequence[FoundTraceback] = ()
 ) -> ChildError | None:
-    """Return the child process's error that an exception of class `kind` reports; None if it does not report one.
+    """Return the child process's error if an exception in the parent process reports one, else None.
 
     `above` holds the tracebacks that precede the exception's own traceback in the log, in order.
     """
@@ -70,7 +70,7 @@ def child_error(
 
 
 def _quoted(kind: str, message: str, traceback: str | None) -> ChildError | None:
-    """Return the error whose traceback `message` quotes, prefixed by any text of the program before the quote."""
+    """Return the error whose traceback is quoted in the message of an exception."""
     found = find_traceback(message)
     if found is None:
         return None
@@ -101,7 +101,7 @@ def _of_command(message: str, traceback: str | None, above: Sequence[FoundTraceb
 
 
 def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTraceback]) -> ChildError | None:
-    """Return the first failure of torchrun's processes. If its location is unknown, show none, not torchrun's."""
+    """Return the first failure among the processes that torchrun started."""
     first = _FIRST_IN_TABLE.search(message)
     if first is None:
         return None
@@ -119,6 +119,6 @@ def _of_torchrun(message: str, traceback: str | None, above: Sequence[FoundTrace
 
 
 def _shown(found: FoundTraceback, traceback: str | None) -> FoundTraceback:
-    """Return the error with the rank's own traceback prepended."""
+    """Prepend the rank's own traceback to the traceback of a child process."""
     own = f"{traceback.rstrip()}\n\n{_OF_PROCESS}\n\n" if traceback else ""
     return replace(found, text=f"{own}{found.text}")

@@ -26,7 +26,7 @@ TAIL_BYTES = 16 << 10
 
 
 class EvidenceCollector:
-    """A non-blocking collector of evidence. Call `step` after each `timeout_s` until `done`, then `evidence`."""
+    """Collects evidence without blocking. Call `step` each time `timeout_s` has passed, until `done` is True."""
 
     def __init__(self, rank_group: RankGroup, hung: Collection[int] = ()) -> None:
         self._rank_group, self._run_dir = rank_group, rank_group.run_dir
@@ -43,7 +43,7 @@ class EvidenceCollector:
         return settling_s if self._gathering.done else self._gathering.timeout_s
 
     def step(self) -> None:
-        """Continue collecting. Never raises, because ranks must be terminated even if the system is failing."""
+        """Continue to collect evidence. Never raises, because the ranks must be shut down in any case."""
         if self.done:
             return
         try:

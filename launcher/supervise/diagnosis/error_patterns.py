@@ -20,7 +20,7 @@ INNERMOST_FRAMES = 4  # there may be wrappers for logging and retries between th
 
 
 class Kind(str, Enum):
-    """The kind of a failure. The value completes a sentence that begins with "rank 3"."""
+    """The kind of a failure. Each value completes a sentence such as "rank 3 failed by itself"."""
 
     OWN_FAULT = "failed by itself"
     PEER_CLOSED = "lost the connection to another rank"  # a peer is dead
@@ -163,7 +163,7 @@ def of_exception(type_name: str, message: str, traceback: str = "") -> Symptom:
 
 
 def of_log(tail: str) -> Symptom:
-    """Classify a failure without an exception by the end of its log. C++ libraries, for example, print and abort.
+    """Classify a failure without an exception by the end of the log.
 
     Only known messages of libraries count, because any log may contain general messages such as "Broken pipe".
     """
@@ -171,7 +171,7 @@ def of_log(tail: str) -> Symptom:
 
 
 def unconnected(tail: str) -> str:
-    """Return a log's last message about a failed connection if attempts were repeated; else an empty string."""
+    """Return a log's last message about a failed connection, or an empty string if there are too few messages."""
     found = [match for line in tail.splitlines() if (match := _UNCONNECTED.search(line))]
     enough = len(found) >= MIN_RETRIES or any(match["tried_long"] for match in found)
     return found[-1][0][:SHOWN_CHARS].strip() if enough else ""

@@ -34,7 +34,7 @@ _MAY_BE_HANDLED = "the program may have handled the exception whose traceback it
 
 @frozen
 class RankEvidence:
-    """The evidence of one rank. Times are wall clock, in nanoseconds since 1970."""
+    """The evidence about one rank after a failure or hang. Times are wall-clock nanoseconds since 1970."""
 
     global_rank: int
     status: int | None  # as in subprocess; None: still running
@@ -157,13 +157,13 @@ def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary
 
 
 def _signal_below_shell(evidence: RankEvidence) -> int | None:
-    """Return the signal that ended a shell's command, derived from the shell's exit code, or None."""
+    """Return the signal that the exit code of a shell shows, or None if it shows no signal."""
     number = (evidence.status or 0) - SHELL_SIGNALLED
     return number if number in _ENDS_COMMANDS else None
 
 
 def _status(evidence: RankEvidence) -> int:
-    """Return the exit status of a rank; for a running rank, the status in its failure record."""
+    """Return the exit status of a rank. If the rank is still running, use the status in its failure record."""
     if evidence.status is not None:
         return evidence.status
     return evidence.failure.status if evidence.failure else 1
@@ -211,7 +211,7 @@ def _of_signal(evidence: RankEvidence, number: int) -> FailureSummary:
 
 
 def _of_exit_code(evidence: RankEvidence) -> FailureSummary:
-    """Summarize the failure of a program that exited by itself. Its output is uncertain evidence of the cause."""
+    """Summarize the failure of a rank from its exit code and the end of its log."""
     failure, found = evidence.failure, _own_if_named(evidence, of_log(evidence.log_tail))
     # A program that exits by itself leaves a record or a traceback. If Open MPI exits it, there is neither.
     if evidence.open_mpi and not failure and evidence.status == OPEN_MPI_LOST_A_PEER and not found.evidence:
@@ -240,7 +240,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _own_if_named(evidence: RankEvidence, symptom: Symptom) -> Symptom:
-    """Return `symptom`, changed to OWN_FAULT if its message blames this same rank."""
+    """Change the kind of a symptom to OWN_FAULT if its message blames the failed rank itself."""
     return Symptom(Kind.OWN_FAULT, symptom.evidence) if evidence.global_rank in symptom.named else symptom
 
 
@@ -267,7 +267,7 @@ _FRAME = re.compile(
 
 
 def explained(kind: str, message: str, traceback: str | None) -> tuple[str, str | None, str | None]:
-    """Return the cause in a MindSpore exception: an exception in a dataset, a line of the network, or itself.
+    """Return the cause that a MindSpore exception reports, such as an error in a dataset or a line of the network.
 
     The values are what happened ("KeyError: 'label of image 40'"); the line in the program's code, unless the traceback
     shows it; and the traceback to show.

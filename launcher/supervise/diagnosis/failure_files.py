@@ -26,7 +26,7 @@ _MAX_NS = 1 << 63
 
 @frozen
 class FailureRecord:
-    """failure.json, written by the hook inside the rank (launcher/preload/failure.py)."""
+    """The content of failure.json, which the hook inside a rank writes (launcher/preload/failure.py)."""
 
     time_ns: int | None  # wall clock of the exception, nanoseconds since 1970; None: out of range
     pid: int
@@ -40,7 +40,7 @@ class FailureRecord:
 
 
 def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
-    """Return the record, or None if the file is missing or invalid, or if a process other than `pid` wrote it."""
+    """Read failure.json. Return None if it is missing or invalid, or if a process other than `pid` wrote it."""
     record = None
     with suppress(OSError, ValueError):
         fields = read_json(path, RECORD_BYTES)
@@ -49,12 +49,12 @@ def read_failure(path: Path, pid: int | None = None) -> FailureRecord | None:
 
 
 def log_tail(log: Path, offset: int, limit_bytes: int = TAIL_BYTES) -> str:
-    """Return the last `limit_bytes` of a log after `offset` (bytes), or an empty string if it cannot be read."""
+    """Return the last `limit_bytes` bytes of a log, starting no earlier than `offset`, with secrets masked."""
     return masked_text(_end_of(log, offset, limit_bytes).decode(errors="replace"))
 
 
 def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
-    """Return the last traceback in a log after `offset` (bytes), even if the program handled the exception.
+    """Return the last traceback that a log contains after `offset`, even if the program handled the exception.
 
     Tracebacks of the main thread are preferred. Only the last `TAIL_BYTES` of the log are searched.
     """
@@ -63,7 +63,7 @@ def last_traceback(log: Path, offset: int) -> FoundTraceback | None:
 
 
 def tracebacks_of_children(log: Path, offset: int) -> tuple[FoundTraceback, ...]:
-    """Return up to `MAX_CHILDREN` tracebacks before the last one, in order, from the last `TAIL_BYTES` of a log."""
+    """Return up to `MAX_CHILDREN` tracebacks that precede the last traceback in a log."""
     return tuple(map(_masked, tracebacks_above(_end_of(log, offset, TAIL_BYTES))[-MAX_CHILDREN:]))
 
 

@@ -20,7 +20,7 @@ NEED_A_DEAD_PEER = (Kind.PEER_CLOSED, Kind.STORE_LOST, Kind.PEER_FAILED)
 
 @frozen
 class MissingRank:
-    """A rank that has not failed, but that other ranks wait for or timed out waiting for."""
+    """A rank that has not failed, but that other ranks are waiting for."""
 
     evidence: RankEvidence
     what: str  # completes "rank 3 ..."
@@ -77,14 +77,14 @@ def joins(stack: RankStack | None) -> bool:
 
 
 def hang_at(rank: RankEvidence) -> str | None:
-    """Return a signature of the location of a hang; None if the location is unknown or in a collective."""
+    """Return a signature for the location of a hang, or None if it is unknown or the rank waits in a collective."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
         return None
     return f"hang at {rank.stack.place.partition(' in ')[0]}"
 
 
 class _Rules:
-    """The rules that find missing ranks. Each returns all ranks that match it."""
+    """The rules that find missing ranks. Each rule is a method that returns the matching ranks."""
 
     def __init__(
         self, evidence: Sequence[RankEvidence], summaries: Sequence[FailureSummary], hung: Collection[int]
@@ -95,7 +95,7 @@ class _Rules:
         self._waiting = len(summaries) + sum(_waits(rank) for rank in self._healthy)
 
     def stopped(self) -> list[MissingRank]:
-        """Return the stopped ranks.
+        """Return the ranks whose processes are stopped.
 
         If all other ranks are at one location, they count as waiting: a wait inside a C library leaves no Python frame.
         """
@@ -112,9 +112,9 @@ class _Rules:
         return [MissingRank(rank, "leaves the group", f"{_doing(rank)}; {closes}") for rank in leavers]
 
     def unconnected(self) -> list[MissingRank]:
-        """Return the only rank that others cannot reach, or each server's first rank that cannot connect.
+        """Return the rank to which no other rank can connect. If there is none, return the ranks that cannot connect.
 
-        Applies only while all ranks are joining.
+        At most one rank of each server is returned. The rule applies only while all ranks are joining.
         """
         if self._summaries or not all(joins(rank.seen) for rank in self._healthy):
             return []  # a rank that is not joining yet cannot be reached
@@ -130,7 +130,7 @@ class _Rules:
         return [MissingRank(rank, "does not join", f"its log says: {words}{meanwhile}") for rank, words in of_servers]
 
     def only_hung(self) -> list[MissingRank]:
-        """Return the only rank without progress, unless it is known to wait for the others."""
+        """Return the only rank that makes no progress, unless this rank is waiting for other ranks."""
         found = [rank for rank in self._healthy if rank.global_rank in self._hung]
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []
@@ -140,7 +140,7 @@ class _Rules:
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
     def odd(self) -> list[MissingRank]:
-        """Return the one rank at a different location if all others share a location, where they may be waiting."""
+        """Return the only rank whose location differs, if all other ranks are at the same location."""
         living = [rank for rank in self._healthy if rank.alive]
         [(usual, times), *others] = Counter(map(_place, living)).most_common() or [("", 0)]
         if self._waiting not in {0, len(self._evidence)} or times < MIN_ALIKE or [each[1] for each in others] != [1]:
@@ -150,7 +150,7 @@ class _Rules:
         return [MissingRank(rank, "does not take part", f"{_doing(rank)}, {elsewhere}", signature=hang_at(rank))]
 
     def busy(self) -> list[MissingRank]:
-        """Return living ranks that are known to do something other than waiting for other ranks.
+        """Return the living ranks that are known to be doing something other than waiting for other ranks.
 
         If there are several, ranks at a location where another rank timed out are excluded. They wait, too, in a C
         library that leaves no Python frames.
@@ -172,7 +172,7 @@ class _Rules:
         ]
 
     def ended(self) -> list[MissingRank]:
-        """Return ranks that exited successfully before the first failure, judging by when the exits were noticed.
+        """Return the ranks that exited successfully, probably before the first failure.
 
         If every rank but the failed one did, returns an empty list: then the failed rank is the odd one.
         """
@@ -226,7 +226,7 @@ def _doing(rank: RankEvidence) -> str:
 
 
 def _place(rank: RankEvidence) -> str:
-    """Return a rank's location. In a collective this is only its name, because the lines that call it may differ."""
+    """Return the location of a rank. If the rank is in a collective, this is only the name of the collective."""
     if rank.stack is None:
         return ""
     return rank.stack.doing.partition(", called ")[0] if rank.stack.in_collective else rank.stack.doing

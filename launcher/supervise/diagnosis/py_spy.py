@@ -35,7 +35,7 @@ _CALLS = {
 
 
 def seen_from_outside(found: Stat) -> RankStack:
-    """Return the state of a living process from /proc, without Python stacks. Does not block."""
+    """Describe the state of a living process from its files in /proc, without a Python stack."""
     if found.stopped:
         return RankStack("stopped", "stopped by a debugger" if found.state == "t" else "stopped (SIGSTOP)")
     if found.state == "D":
@@ -48,7 +48,7 @@ def seen_from_outside(found: Stat) -> RankStack:
 
 
 def waited_for(found: Stat) -> Stat:
-    """Return the process that a shell waits for, or the given process if it does not wait for a child."""
+    """Return the child process that a shell is waiting for, or the process itself if it is not waiting for one."""
     for _ in range(DEEPEST):
         if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
             break
@@ -67,13 +67,13 @@ def working_directory(pid: int) -> str:
 
 
 class PySpy:
-    """A running `py-spy dump`. It reads the other process's memory without pausing the process."""
+    """A running `py-spy dump`, which reads the stacks of another process without pausing it."""
 
     _running = 0
 
     @classmethod
     def useful(cls, pid: int) -> bool:
-        """Return True if `pid` is a Python program, and py-spy is installed and may inspect it."""
+        """Return True if `pid` is a Python process that an installed py-spy may inspect."""
         try:
             program = os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))  # noqa: PTH115, PTH119
         except OSError:
@@ -84,7 +84,7 @@ class PySpy:
         return os.geteuid() == 0 or _read("sys", "kernel/yama/ptrace_scope") in {"", "0"}
 
     def __init__(self, pid: int, sources: Sources) -> None:
-        """Start py-spy. Raise BlockingIOError while too many are running, and OSError if it cannot be started."""
+        """Start py-spy. Raise BlockingIOError if too many py-spy processes are running."""
         if PySpy._running >= PY_SPIES_AT_ONCE:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         self._pid = pid
@@ -135,7 +135,7 @@ def _kernel_function(pid: int) -> str | None:
 
 
 def _read(process: int | str, name: str) -> str:
-    """Return the text of a file in /proc; empty if it cannot be read."""
+    """Return the text of a file in /proc, or an empty string if the file cannot be read."""
     with suppress(OSError):
         return (PROC / str(process) / name).read_text(encoding="utf-8", errors="replace").strip()
     return ""

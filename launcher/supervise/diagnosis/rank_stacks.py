@@ -36,14 +36,14 @@ _LATER = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # too many py-spies are run
 
 @frozen
 class Target:
-    """A rank whose stack is requested. `pid` must be the rank's process, and must not be reused meanwhile."""
+    """A rank whose stack is requested. `pid` must belong to the rank until the request has ended."""
 
     pid: int
     stacks_log: Path  # where its handler writes
 
 
 class Gathering:
-    """A non-blocking request for the stacks of all targets. Call `step` after each `timeout_s` until `done`.
+    """Collects the stacks of ranks without blocking. Call `step` each time `timeout_s` has passed, until `done`.
 
     Several processes may request stacks of the same ranks. They take turns by locking stacks.log.
     """
@@ -83,11 +83,11 @@ class Gathering:
                 self._end(global_rank, answer)
 
     def stacks(self) -> dict[int, RankStack]:
-        """Return the stacks so far in order of global rank. Ranks that exited before answering are missing."""
+        """Return the stacks received so far, sorted by rank. Ranks that exited before answering are missing."""
         return dict(sorted(self._answers.items()))
 
     def close(self) -> None:
-        """Cancel all open requests. May be called at any time and repeatedly."""
+        """Cancel all open requests. May be called repeatedly."""
         for global_rank, question in list(self._open.items()):
             self._end(global_rank, question.give_up())
 
@@ -98,7 +98,7 @@ class Gathering:
 
 
 def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int, RankStack]:
-    """Return the stacks of all targets. Blocks until all have answered, normally at most `limit_s` + `NETWORK_S`."""
+    """Return the stacks of all targets. Block until all have answered or the time limit has passed."""
     gathering = Gathering(targets, limit_s, Sources(NETWORK_S))
     try:
         while not gathering.done:
@@ -110,9 +110,9 @@ def gather(targets: Mapping[int, Target], limit_s: float = LIMIT_S) -> dict[int,
 
 
 def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> tuple[StackGroup, ...]:
-    """Group ranks by location, the smallest group first. Of equally large groups, those outside collectives are first.
+    """Group ranks by location, and sort the groups by size, smallest first.
 
-    Ranks in a collective are in the same group only if they are in the same step.
+    Of equally large groups, those outside collectives come first. Ranks in a collective must also be in the same step.
     """
     members: dict[tuple[str, bool], list[int]] = {}
     for global_rank, stack in sorted(stacks.items()):
@@ -126,9 +126,9 @@ def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> t
 
 
 def sentence(groups: Iterable[StackGroup], *, whole: bool = True) -> str:
-    """Summarize groups, the largest first: "7 ranks wait in all_reduce at step 12; rank 3 is at a.py:8 in load".
+    """Summarize groups of ranks: "7 ranks wait in all_reduce at step 12; rank 3 is at a.py:8 in load".
 
-    `whole` means that the groups contain all ranks.
+    The largest group comes first. `whole` means that the groups contain all ranks.
     """
     ordered = sorted(groups, key=lambda each: -len(each.global_ranks))
     parts = [_clause(each, is_all=whole and len(ordered) == 1) for each in ordered[:MAX_GROUPS]]
@@ -159,7 +159,7 @@ class _Question:
         self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the stack, or None if it has not arrived. `patient`: wait while another process asks this rank."""
+        """Return the stack, or None if it has not arrived. If `patient` is set, wait for other requests."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -171,7 +171,7 @@ class _Question:
         return self._look(now) if self._log is not None else self._ask(found, patient=patient)
 
     def give_up(self) -> RankStack | None:
-        """Return the best available description after the time limit, or None if the rank has exited."""
+        """Describe the rank as well as possible after the time limit. Return None if the rank has exited."""
         if answer := self._read():
             return answer
         found = stat(self._pid)
@@ -192,7 +192,7 @@ class _Question:
             self._spy.close()
 
     def _ask(self, found: Stat, *, patient: bool) -> RankStack | None:
-        """Signal the rank if it handles the signal. Return None to wait for the stack, or a state from outside."""
+        """Request the stack by a signal, and return None. If this is impossible, return the state from /proc."""
         try:
             if not catches(self._pid, STACKS_SIGNAL):
                 program = waited_for(found).pid  # perhaps a child of a shell
@@ -221,7 +221,7 @@ class _Question:
         return None
 
     def _look(self, now: float) -> RankStack | None:
-        """Return the stack if the log has stopped growing and the handler is no longer running; else None."""
+        """Return the stack if the signal handler has finished writing it, else None."""
         assert self._log is not None
         size = os.fstat(self._log).st_size
         if size != self._size:
@@ -231,7 +231,7 @@ class _Question:
         return self._read()
 
     def _read(self) -> RankStack | None:
-        """Return the stack from the log's output since the request, or None if there is no complete dump."""
+        """Return the stack that was logged since the request, or None if there is none."""
         if self._log is None:
             return None
         dump = parse_faulthandler(os.pread(self._log, MAX_DUMP_BYTES, self._start))
@@ -239,6 +239,6 @@ class _Question:
 
 
 def _busy_with_signal(pid: int) -> bool:
-    """Return True if the signal is pending, or blocked, as it is while its handler runs."""
+    """Return True if the signal for stacks is pending or blocked. It is blocked while its handler runs."""
     fields = status(pid)
     return any(int(fields.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in ("SigPnd", "ShdPnd", "SigBlk"))

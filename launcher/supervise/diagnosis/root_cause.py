@@ -55,7 +55,7 @@ MIN_S = 0.0001  # a shorter time between two failures is not significant
 
 
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
-    """Return the verdict on one attempt, without stacks.
+    """Return the verdict on a failed attempt, without the stacks of ranks.
 
     `hung` holds the global ranks without progress. If the evidence covers only one server, the reported cause may be a
     consequence of a failure on another server.
@@ -80,7 +80,7 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
 
 
 def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:
-    """Return all failures in order of time."""
+    """Return summaries of all failures, sorted by time."""
     return sorted((summarize(rank) for rank in evidence if failed(rank)), key=lambda one: one.order)
 
 
@@ -96,7 +96,7 @@ def at_most_likely(verdict: Verdict) -> Confidence:
 
 
 def first_by_itself(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
-    """Return the failure that is the root cause, or None if all are consequences. `summaries` are sorted by time."""
+    """Return the failure that is the root cause, or None if all failures are consequences."""
     own = [one for one in summaries if not one.symptom.consequence]
     doubtful = next((one for one in summaries if is_doubtful(one)), None)
     if doubtful is not None:
@@ -114,7 +114,7 @@ def is_doubtful(one: FailureSummary) -> bool:
 
 
 def _perhaps_before(one: FailureSummary, other: FailureSummary) -> bool:
-    """Return True if `one` may precede `other`, considering that exits are noticed late and clocks differ."""
+    """Return True if `one` may have happened before `other`, given delays and clock errors."""
     late_ns = 0 if one.exact else one.evidence.late_s * 1e9
     return one.order <= other.order or one.time_ns - other.time_ns <= late_ns + _clock_error_ns(one, other)
 
@@ -148,7 +148,7 @@ def _blame_failure(
 
 
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
-    """Return a verdict without a culprit: the signal that ended the first rank was forwarded to all ranks."""
+    """Return a verdict that blames a signal forwarded to all ranks, and no rank."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
     others = [one for one in summaries if one not in ended]
     failures = (*(_failure(one, Role.CAUSE, "") for one in ended), *(_follower(one, cause) for one in others))
@@ -180,7 +180,7 @@ def _confidence(
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
-    """Return True if a failure in `alike` may precede `cause`. If both times are exact, they decide."""
+    """Return True if a failure in `alike` may have happened before `cause`, unless both times are exact."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 
@@ -242,7 +242,7 @@ def _blame_missing_rank(missing: MissingRank, summaries: Sequence[FailureSummary
 
 
 def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
-    """Return an unsure verdict that names the first failure. For failures that are all consequences."""
+    """Return an unsure verdict that blames the first failure, if all failures are consequences."""
     first = next((one for one in summaries if is_doubtful(one)), summaries[0])
     reason = f"it {first.symptom.kind.value}; no rank is known to have failed by itself or to be missing"
     return Verdict(
@@ -260,7 +260,7 @@ def _blame_first(summaries: Sequence[FailureSummary]) -> Verdict:
 
 
 def with_remark(verdict: Verdict, remark: str) -> Verdict:
-    """Return `verdict` with the remark added to its reason and to the reason of the culprit's failure."""
+    """Return the verdict with a remark appended to its reason and to the reason of the culprit's failure."""
     failures = (
         replace(one, reason=f"{one.reason}; {remark}") if one.global_rank == verdict.culprit else one
         for one in verdict.failures

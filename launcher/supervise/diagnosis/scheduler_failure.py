@@ -59,9 +59,9 @@ def read_scheduler_failure(
     is_command: bool = False,
     reason: str | None = None,
 ) -> SchedulerFailure:
-    """Summarize the scheduler's failure from its status and its log after `log_offset` (bytes).
+    """Summarize the scheduler's failure from its exit status and its log.
 
-    `reason`: why the scheduler could not be started, if it could not.
+    The log is read from `log_offset` (bytes). `reason` says why the scheduler could not be started, if it could not.
     """
     tail, logged = log_tail(log, log_offset, TAIL_BYTES), last_traceback(log, log_offset)
     summary = summarize(
@@ -107,7 +107,7 @@ def weigh_scheduler(verdict: Verdict, ranks: Sequence[RankEvidence], failure: Sc
 
 
 def _blame_lost_rank(global_rank: int, verdict: Verdict, ranks: Sequence[RankEvidence]) -> Verdict:
-    """Blame the rank without heartbeats: its process is stopped or gone, or its network is down."""
+    """Return a verdict that blames the rank from which the scheduler received no heartbeats."""
     status = next((rank.status for rank in ranks if rank.global_rank == global_rank), None)
     reason = "MindSpore's scheduler received no heartbeat from it, and ends the other ranks"
     cause = Failure(global_rank, Role.CAUSE, "does not take part", reason, status=status)

@@ -50,7 +50,7 @@ TOGETHER_S = 5.0  # maximum time between losses of servers that one verdict name
 
 @frozen
 class Evidence:
-    """The evidence on a failed attempt from one server's agent, or merged from all servers."""
+    """The evidence about a failed attempt, from one server or merged from all servers."""
 
     ranks: tuple[RankEvidence, ...]
     hung: tuple[int, ...] = ()  # global ranks
@@ -67,7 +67,7 @@ class Evidence:
 
 
 def judged(evidence: Evidence, record: Callable[[Event], object], remark: str | None = None) -> Verdict:
-    """Return the verdict on `evidence`. Never raises, since ranks must be terminated even if the system is failing."""
+    """Return the verdict on the evidence. If the diagnosis raises an exception, return an unsure verdict."""
     try:
         verdict = evidence.verdict
     except Exception as error:  # noqa: BLE001 - see above
@@ -113,7 +113,7 @@ def _on_one_clock(rank: RankEvidence, server_index: int, ahead_ns: int, error_ns
 
 
 def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]:
-    """Yield the ranks with `ended_index` and `order_known` set for the merged order of exits."""
+    """Sort the exits of ranks on all servers, and set `ended_index` and `order_known` accordingly."""
     ended = sorted(
         (rank for rank in ranks if rank.ended_ns is not None),
         key=lambda rank: (rank.ended_ns or 0, rank.server_index, rank.ended_index or 0),
@@ -132,7 +132,7 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
 
 
 def _overlapping(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
-    """Return the ranks whose time span overlaps an earlier span of a rank on another server."""
+    """Return the ranks whose order of exit is uncertain because their time span overlaps one on another server."""
     latest: dict[int, float] = {}  # the latest end of a span, for the two servers with the latest ends
     found = set()
     for server_index, since, until, global_rank in spans:
@@ -149,7 +149,7 @@ def _overlapping(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
 
 @frozen
 class Loss:
-    """The loss of a server. Times are the coordinator's wall clock in nanoseconds."""
+    """The loss of a server. Times are in nanoseconds since 1970, by the coordinator's clock."""
 
     server_index: int
     since_ns: int  # the earliest time: the server has answered a request sent then
@@ -170,13 +170,13 @@ class LossEffect:
 
 
 def own_fault(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
-    """Return the failure that is the root cause if a rank certainly failed by itself, else None."""
+    """Return the root cause if a rank certainly failed by itself, else None."""
     cause = first_by_itself(summaries)
     return None if cause is None or is_doubtful(cause) else cause
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
-    """Decide if the cause is the culprit of `verdict`, which is based on received `evidence`, or the loss of a server.
+    """Decide whether the verdict stands or the loss of a server is the root cause.
 
     `stalled_ns` is the latest time at which hanging ranks stopped making progress, or None if no rank hangs.
     """
@@ -232,7 +232,7 @@ def _loss_with_missing_rank(
 
 
 def _blame_loss(silent: Sequence[Loss], doubt: str) -> LossEffect:
-    """Blame the first loss. A doubt about the lost servers themselves replaces `doubt`."""
+    """Blame the server that was lost first. `doubt` is a reason for a lower confidence."""
     first, ended = silent[0], [rank for loss in silent for rank in loss.ended]
     if any(loss.alone for loss in silent):
         doubt = "no other machine responds, so the coordinator's network may have failed"

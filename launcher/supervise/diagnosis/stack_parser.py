@@ -73,7 +73,7 @@ class Frame:
     function: str
 
     def shown(self, parts: int) -> str:
-        """Return the frame with the last `parts` parts of the file's path: "train.py:40 in step"."""
+        """Format the frame with the last `parts` components of its path: "train.py:40 in step"."""
         name = "/".join(self.file.split("/")[-parts:])
         return f"{name}:{'?' if self.line is None else self.line} in {self.function}"
 
@@ -83,7 +83,7 @@ class Frame:
 
     @property
     def collective(self) -> bool:
-        """True if the frame's file, or a library function's name, shows that it waits for other ranks."""
+        """True if the file or function name of the frame indicates a wait for other ranks."""
         if _COMMUNICATION.search(self.file):
             return True
         return not self.own and bool(_COLLECTIVE_NAME.fullmatch(self.function)) and "-packages/" in self.file
@@ -94,7 +94,7 @@ Frames = tuple[Frame, ...]  # of one thread, innermost first
 
 @frozen
 class Dump:
-    """The Python stacks of one process. `main` is not among `others`."""
+    """The Python stacks of a process: the main thread and all other threads."""
 
     main: Frames  # empty if the dump does not contain the main thread
     others: tuple[Frames, ...] = ()
@@ -111,7 +111,7 @@ class RankStack:
 
 
 def parse_faulthandler(data: bytes) -> Dump | None:
-    """Return the last dump in `data`; None if it has no frame. It may be truncated; other text is ignored."""
+    """Return the last faulthandler dump in the output of a process, or None if it contains no frames."""
     whole, _, _ = data.decode("latin-1").rpartition("\n")  # a truncated line is misleading
     threads: list[list[Frame]] = []
     cut, before = False, ""
@@ -131,7 +131,7 @@ def parse_faulthandler(data: bytes) -> Dump | None:
 
 
 def crash_place(log_tail: str) -> str | None:
-    """Return the location of a crash from faulthandler's dump in a log: the innermost frame, preferably the user's."""
+    """Return the location of a crash according to faulthandler, preferably in the user's code."""
     _, header, dump = log_tail.rpartition("Current thread 0x")
     lines = takewhile(bool, dump.split("\n")) if header else ()
     frames = [_frame(match) for line in lines if (match := _FRAME.fullmatch(line))]
@@ -140,7 +140,7 @@ def crash_place(log_tail: str) -> str | None:
 
 
 def parse_py_spy(data: bytes, pid: int) -> Dump | None:
-    """Parse the output of `py-spy dump --json` for the process `pid`; return None if it is invalid."""
+    """Parse the output of `py-spy dump --json` for the process `pid`. Return None if the output is invalid."""
     try:
         threads: list[dict[str, Any]] = json.loads(data)
         main = next((thread for thread in threads if thread.get("os_thread_id") == pid), threads[-1])
@@ -151,7 +151,7 @@ def parse_py_spy(data: bytes, pid: int) -> Dump | None:
 
 
 def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
-    """Describe the state of a rank from its `dump`. `cwd` is the rank's working directory."""
+    """Describe the state of a rank from its Python stacks. `cwd` is the rank's working directory."""
     others = tuple(_shown(frames) for frames in dump.others)
     if not dump.main:
         return RankStack("running", "running; it has too many threads to show the main thread", others=others)
@@ -184,7 +184,7 @@ def _py_spy_frames(thread: dict[str, Any]) -> Frames:
 
 
 def _unescaped(text: str) -> str:
-    r"""Decode a dump's escapes, such as \xe9 for é. Escapes of unprintable characters are kept."""
+    r"""Decode escape sequences such as \xe9 for é. Keep the escapes of unprintable characters."""
 
     def char_of(match: re.Match[str]) -> str:
         code = int(match[1] or match[2] or match[3], 16)
@@ -194,7 +194,7 @@ def _unescaped(text: str) -> str:
 
 
 def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
-    """Return the name of the function in which the user's code waits for other ranks; None if it does not wait."""
+    """Return the function in which the user's code waits for other ranks, or None if it does not wait."""
     below = list(takewhile(lambda frame: not frame.own, frames))
     inside = [frame for frame in below if frame.collective]
     if any(frame.function == "<module>" for frame in below):  # it is importing a library, perhaps for communication
@@ -213,7 +213,7 @@ def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
 
 
 def _shown(frames: Frames) -> tuple[str, ...]:
-    """Format `frames` without the outermost ones, in which Python and tlaunch start the program."""
+    """Format the frames of a stack. Omit the outermost frames, which only start the program."""
     below = next((number for number, frame in enumerate(reversed(frames)) if frame.own), 0)
     return tuple(frame.shown(2) for frame in frames[: len(frames) - below])
 
@@ -222,7 +222,7 @@ def _shown(frames: Frames) -> tuple[str, ...]:
 
 
 class Sources:
-    """A cache of source lines. `network_s` limits the total seconds spent on reading network file systems."""
+    """A cache of source lines. `network_s` limits the total time for reads from network file systems, in seconds."""
 
     def __init__(self, network_s: float = 0.0) -> None:
         self._network_s = network_s
@@ -230,7 +230,7 @@ class Sources:
         self._mounts: dict[str, str] | None = None
 
     def line(self, path: str, number: int) -> str | None:
-        """Return a source line as the file is now, without indentation, or None if it cannot be read in time."""
+        """Return a line of a source file without indentation, or None if it cannot be read in time."""
         if (path, number) not in self._known:
             self._known[path, number] = self._read(path, number) if os.path.isabs(path) else None  # noqa: PTH117
         return self._known[path, number]
@@ -253,7 +253,7 @@ class Sources:
 
 
 def is_local(path: str, known: dict[str, str]) -> bool:
-    """Return True if an absolute path leads to a local file, through local directories only.
+    """Return True if an absolute path can be read without access to a network file system.
 
     `known` maps mount points to types of file systems.
     """
