@@ -17,7 +17,7 @@ LOOK_S = 0.1
 
 
 class Shutdown:
-    """A shutdown in steps: first the agents, then the engine, then its remaining processes. Nothing blocks."""
+    """Ends a run in steps that never block: first the agents, then the engine, then its remaining processes."""
 
     def __init__(self, outcome: Outcome, registration: Registration, engine: EngineProcess | None) -> None:
         self._outcome = outcome
