@@ -31,8 +31,7 @@ from launcher.supervise.tree import Ending, RunGroup, something_left
 class OrphanCleanup:
     """Cleans up after an agent that died without a report: ends its processes and writes the report.
 
-    As a subreaper, this process has adopted the agent's descendants. Processes that existed before the agent are left
-    alone.
+    As a subreaper, this process has adopted the agent's descendants. Processes older than the agent are left alone.
     """
 
     def __init__(

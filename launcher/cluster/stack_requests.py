@@ -103,8 +103,7 @@ def ask_stacks(
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
     """Return the stacks of all ranks, and the reason for each server that did not answer, by server id.
 
-    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer. Raises
-    CoordinatorUnreachableError.
+    Blocks for up to `CONNECT_S` seconds per address and `ANSWER_S` per answer. Raises CoordinatorUnreachableError.
     """
     reasons = []
     for host, port in endpoint.addresses:
