@@ -36,7 +36,7 @@ ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported i
 
 @frozen
 class AgentSetup:
-    """The result of preparing a server: the spec, digests of the program, and a port if rank 0 may run there."""
+    """The result of preparing a server for a run: the spec, digests of the program and perhaps a port for rank 0."""
 
     spec: RunSpec
     server_index: int

@@ -22,10 +22,10 @@ ENGINE_LAST_S = 1.0  # time for agents to join that an engine started just befor
 
 
 class JoinBarrier:
-    """Tracks whether all servers join in time. The time limit starts with the engine."""
+    """Tracks whether all servers join in time. The time limit starts when the engine starts."""
 
     def __init__(self, plan: Plan, registration: Registration, first_server: int) -> None:
-        """Start the time limit. If servers are started by hand, the engine starts only the agent of `first_server`."""
+        """Start the time limit. `first_server` is the index of the server that has rank 0."""
         self._plan = plan
         self._registration = registration
         self._first_server = first_server

@@ -341,5 +341,5 @@ class Coordinator:
             self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return an empty ServerEvidence for a new attempt. Each of `servers` lists its ranks in that attempt."""
+        """Return an empty ServerEvidence for a new attempt on `servers`, which list their ranks in that attempt."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

@@ -61,7 +61,7 @@ def remove_marks(run_dir: RunDir) -> None:
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:
-    """Return True if a coordinator's mark file is visible in the run directory. Block briefly if it is not."""
+    """Return True if a coordinator's mark file is visible in the run directory. Retry briefly if it is not."""
     for look in range(LOOKS):
         if look:
             time.sleep(AGAIN_S)

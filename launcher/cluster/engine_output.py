@@ -98,7 +98,7 @@ def killed(engine: EngineProcess | None) -> Verdict | None:
 
 
 def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int, Sequence[str]]) -> Verdict | None:
-    """Return the verdict that the engine aborted the run, or None if it printed nothing and did not fail."""
+    """Return the verdict that the engine aborted the run, or None if the engine printed nothing and did not fail."""
     said = engine.last_lines()
     if not said and not engine.exit_code:
         return None

@@ -140,7 +140,7 @@ class EngineProcess:
 
     @property
     def was_killed(self) -> bool:
-        """True if SIGKILL ended the engine. Exit code 137 does not count, since it may be that of a child process."""
+        """True if SIGKILL ended the engine. Exit code 137 does not count, since it may come from a child process."""
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:

@@ -277,7 +277,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """Return the next message, of type `kind`. Raise TlaunchError if the coordinator refuses this server instead."""
+    """Return the next message if it is of type `kind`. Raise TlaunchError if the coordinator refuses this server."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message

@@ -143,7 +143,7 @@ class ProbeSession:
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, on_missing: Callable[[Sequence[str]], None]) -> None:
-        """Start an agent on every server, and record the servers whose agent did not join in `join_failures`.
+        """Start an agent on every server, and record in `join_failures` the servers whose agent did not join.
 
         `on_missing` is called once with the missing servers. Blocks for at most --join-timeout. Missing servers are
         started once more, `MAX_ENGINES` at a time, which may take `MIN_ALONE_S` longer each time.

@@ -51,7 +51,7 @@ class ServersRecorder(RunRecorder):
         super().keep(stamped)
 
     def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[events.RankEnded]:
-        """Record an event that an agent sent, and return it in a list if it is the end of a rank."""
+        """Record an event from an agent. Return a list with the event if a rank has ended, else an empty list."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)

@@ -34,7 +34,7 @@ class _Request:
 
 
 class StacksRelay:
-    """Relays requests for stacks to all agents, from clients that know the run's key. Never blocks."""
+    """Relays requests for stack traces from authenticated clients to all agents. Never blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
         """Relay requests to the agents in `peers`, by server index. If `key` is empty, refuse all requests."""

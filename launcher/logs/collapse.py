@@ -65,7 +65,7 @@ def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
 
 
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
-    """Yield the lines of finished logs, with equal lines of several ranks merged. `lines` must be as from `merge`."""
+    """Yield the lines of finished logs in the order of `merge`, with equal lines of several ranks merged."""
     collapser = Collapser(global_ranks)
     attempt = None
     for number, line in enumerate(lines, 1):

@@ -255,7 +255,7 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
-    """Return the figures of a progress bar; None if it may not be about training.
+    """Return the figures of a progress bar, or None if the bar may not be about training.
 
     `is_below`: this bar is drawn below another one, so it counts an inner loop or an evaluation.
     """

@@ -93,7 +93,7 @@ class Changes:
         self._next_look_s = self._next_survey_s = 0.0
 
     def changed(self, *, ended: bool = False) -> tuple[int, ...]:
-        """Return the ranks whose logs may have new text. With `ended`, the first call returns all ranks."""
+        """Return the ranks whose logs may have new text. If `ended` is True, the first call returns all ranks."""
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
         else:
@@ -165,7 +165,7 @@ class Changes:
 
 
 class _Inotify:
-    """Watches files with inotify. Each call of `listen` reports one change of a file."""
+    """Watches files with inotify. After each call of `listen`, one change of the file is reported."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)

@@ -71,7 +71,7 @@ class Alike:
 
     @property
     def identity(self) -> Identity:
-        """A key that is equal for two lines with the same words, counters and (as far as known) traceback frames."""
+        """A key that is equal for lines with the same words, the same counters and (so far) the same traceback."""
         return self.words, self._counted
 
     @property

@@ -89,7 +89,7 @@ class LineReader:
         return lines
 
     def rest(self) -> bytes:
-        """Remove and return the unfinished line, without pieces that were returned before."""
+        """Remove and return the unfinished line, without the pieces of it that were already returned."""
         rest = bytes(self._begun)
         self._begun.clear()
         self._offset += len(rest)

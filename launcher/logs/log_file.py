@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Limit the unread text to its last `keep_bytes` bytes and `keep_lines` lines. Return the skipped bytes."""
+        """Keep only the last `keep_bytes` bytes and `keep_lines` lines unread. Return the number of skipped bytes."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped

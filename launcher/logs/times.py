@@ -227,7 +227,7 @@ class Clock:
         return arrived_ns
 
     def _own_ns(self, raw: bytes) -> int | None:
-        """Return the time in a line, or None. A date after words counts if the previous date was in the same column."""
+        """Return the time in a line, or None. A date after prose counts only in the column of the previous date."""
         if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
             return None
         found = _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), self._near_ns)

@@ -281,7 +281,7 @@ class TracebackLines:
         self._sections = SectionLines()  # of the last exception's message
 
     def put(self, text: str) -> int | None:
-        """Return the column at which traceback text begins in the next line, or None if it is outside a traceback."""
+        """Return the column at which traceback text begins in the next line, or None if the line has none."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None

@@ -143,7 +143,7 @@ def frames_in(traceback: str) -> list[tuple[str, str]]:
 
 
 def may_be_uncaught(found: FoundTraceback) -> bool:
-    """Return False if no frame is a program's top level, since only an exception handler prints such a traceback."""
+    """Return False if no frame is at a program's top level: only an exception handler prints such a traceback."""
     functions = [function for _, function in frames_in(found.text) if function]
     is_whole = len(found.text) < TRACEBACK_CHARS
     return found.thread is not None or not functions or not is_whole or not _ENTRIES.isdisjoint(functions)

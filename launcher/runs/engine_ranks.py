@@ -95,7 +95,7 @@ def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
 
 @contextmanager
 def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
-    """Yield True on the first rank of a server, which prints the start of the run, and False on other ranks.
+    """Yield True on the first rank of a server, which announces the run to the user, and False on other ranks.
 
     The other ranks wait until the first leaves the block, because an engine ends all ranks when one fails. The first
     rank is determined by a file in the run's directory. If that file cannot be written, `without_mark` is yielded.

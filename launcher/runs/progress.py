@@ -57,7 +57,7 @@ ENDED_AS = {
 
 @dataclass(slots=True)
 class AttemptEnd:
-    """How an attempt was ended, from the first SIGTERM to SIGKILL."""
+    """Records how an attempt was ended, from the first SIGTERM to SIGKILL."""
 
     stopping: events.Stopping | None = None
     cause: Cause = Cause.FINISHED

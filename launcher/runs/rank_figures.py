@@ -79,7 +79,7 @@ def pattern_of(text: str | None) -> Matcher | None:
 
 
 def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
-    """Compile the `--progress-regex` `text` or, if it is None, the run's own. Raise UsageError if `text` is invalid."""
+    """Compile `text` or, if it is None, the run's recorded --progress-regex. Raise UsageError if `text` is invalid."""
     if text is not None:
         return pattern_of(text)
     recorded = read_fields(run_dir).get("progress_regex")
@@ -101,7 +101,7 @@ class FiguresReader:
         self._logs: dict[int, _Log] = {}
 
     def look(self, global_rank: int, log_offset: int = 0) -> RankFigures:
-        """Return a rank's newest figures from its heartbeat or its log, where the attempt starts at `log_offset`."""
+        """Return the newest figures of a rank from its heartbeat or, from `log_offset` on, from its log."""
         heartbeat = read_heartbeat(self._run_dir.heartbeat(global_rank))
         beat = heartbeat.beat if heartbeat is not None else Beat()
         figures = RankFigures(

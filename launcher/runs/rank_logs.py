@@ -126,7 +126,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all text up to the log's current end in blocks of lines. A block without a newline is part of one."""
+        """Yield the log up to its current end in blocks of lines. A block without a newline is part of a line."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -182,7 +182,7 @@ class RankLog:
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Limit the unread text to its last `keep_bytes` bytes and `keep_lines` lines. Return the skipped bytes."""
+        """Keep only the last `keep_bytes` bytes and `keep_lines` lines unread. Return the number of skipped bytes."""
         return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:

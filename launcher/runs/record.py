@@ -113,7 +113,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
 
 
 def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
-    """Return the recorded options and working directory of a run, or None without options. Raises UnreadableError."""
+    """Return a run's recorded options and working directory, or None if no options were recorded."""
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
         options, cwd = fields.get("options"), Path(fields["cwd"])

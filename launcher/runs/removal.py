@@ -58,7 +58,7 @@ def _why_it_stays(root: Path, state: RunState) -> str | None:
 
 
 def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
-    """Find the runs in `roots` that `others` were resumed from, even indirectly. Map each to one of the `others`."""
+    """Return the runs in `roots` that other runs were resumed from, each with the name of such a run."""
     by_place = {os.path.realpath(root): root for root in roots}
     found: dict[Path, str] = {}
     for other in others:

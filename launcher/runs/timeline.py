@@ -79,7 +79,7 @@ class Timeline:
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
-    """Return the run's timeline up to now. `records` are those in its metrics.jsonl, each kind in order."""
+    """Return the run's timeline up to now. `records` are the records in the run's metrics.jsonl."""
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in records:
@@ -266,11 +266,11 @@ class _EventsSeen:
         return beats
 
     def attempts(self, ended_ns: int | None, beats: Mapping[int, int]) -> tuple[AttemptSpan, ...]:
-        """Return all attempts of a run that ended at `ended_ns`, or is still active if this is None."""
+        """Return all attempts. `ended_ns` is the end of the run, or None while the run is active."""
         return (*self._past, self._span(ended_ns, beats)) if self._has_begun else ()
 
     def _span(self, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """Return the span of the current attempt, which ended by `over_ns` or is still active if this is None."""
+        """Return the span of the current attempt. `over_ns` is the latest time of its end, or None while it runs."""
         attempt = self.progress.current
         first_step_ns = self._first_step_ns.get(attempt.number, -1)
         roles: dict[int, RankRole] = {}

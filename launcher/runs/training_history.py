@@ -42,7 +42,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Find the run that `run_dir` resumed from at its recorded path or next to `run_dir`. Return None if it is gone."""
+    """Return the run that `run_dir` resumed from, at its recorded path or next to `run_dir`, or None if it is gone."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
