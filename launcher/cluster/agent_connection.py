@@ -79,7 +79,7 @@ class PingHistory:
         return messages.Ping(now_ns)
 
     def take(self, pong: messages.Pong) -> bool:
-        """Process the answer to a ping. Return True if the next ping should be sent at once."""
+        """Process the answer to a ping. Return True if the next ping should be sent immediately."""
         now_ns = time.time_ns()  # read first: a delay between the two clocks then only increases the round trip
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns

@@ -85,13 +85,13 @@ def own_agent_ended(engine: EngineProcess) -> TlaunchError:
 
 
 def cancelled(engine: EngineProcess) -> str | None:
-    """Return Slurm's last line of output if Slurm cancelled the run (scancel, time limit or preemption); else None."""
+    """Return the engine's last line if Slurm cancelled the run (scancel, time limit or preemption), else None."""
     said = engine.last_lines()
     return shortened(f"{engine.name}: {said[-1]}") if any(CANCELLED in line for line in said) else None
 
 
 def killed(engine: EngineProcess | None) -> Verdict | None:
-    """Return the verdict if SIGKILL ended the engine, which also ends its agents; else None."""
+    """Return a verdict if SIGKILL ended the engine and therefore also its agents, else None."""
     if engine is None or not engine.was_killed:
         return None
     return Verdict(None, Confidence.CERTAIN, f"{engine.name} itself was killed, by SIGKILL (signal 9)")

@@ -158,7 +158,7 @@ def join(
     *,
     tokens: Callable[[], Sequence[str]] | None = None,
 ) -> Session:
-    """Connect to the coordinator and authenticate; return the session. Blocks at most until `until` (monotonic).
+    """Connect to the coordinator, authenticate, and return the session. Blocks until `until` (monotonic) at most.
 
     `on_delay` is called with the reason of a delay. `whom` names the coordinator in messages. `tokens` returns the
     tokens to try; the default is the endpoint's token.
@@ -223,7 +223,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
 
 
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:
-    """Join the coordinator at `address`; return the session, or the reason that it failed."""
+    """Try to join the coordinator at `address` once. Return the session, or the reason for the failure."""
     patience_s = max(0.1, min(CONNECT_S, until - time.monotonic()))
     try:
         channel = Channel(socket.create_connection(address, timeout=patience_s))

@@ -144,7 +144,7 @@ class _Shelter:
         self._try(lambda observer: observer.interrupted(number, at_once=at_once))
 
     def tick(self, patience_s: float | None = STUCK_S) -> bool:
-        """Let the observer do its periodic work. Return True if the observer wants to be called again at once.
+        """Let the observer do periodic work. Return True if the observer wants to be called again immediately.
 
         Waits at most `patience_s` (None: without limit), and only `TICK_S` for a tick that is already late.
         """

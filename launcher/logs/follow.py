@@ -79,7 +79,7 @@ class Follower:
 
 
 class Changes:
-    """Finds the logs that have changed and must be read, by global rank. At first, all logs must be read."""
+    """Finds the ranks whose logs have changed and must be read. At first, all logs must be read."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs

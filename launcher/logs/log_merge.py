@@ -102,7 +102,7 @@ class Stage(ABC, Generic[W, Given]):
 
     @abstractmethod
     def put(self, line: Line) -> None:
-        """Add a line. Never fails. Call `take` regularly, or the queues grow without limit."""
+        """Add a line to the queue of its rank. Call `take` regularly to keep the queues short."""
 
     def end(self, global_rank: int) -> None:
         """Stop waiting for lines of this rank. The rank may still write again."""

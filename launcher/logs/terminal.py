@@ -75,7 +75,7 @@ def without_colours(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Escape the unprintable characters of `text` as Python does, so that it fits on one line.
+    r"""Escape unprintable characters as Python does, so that `text` fits on one line.
 
     >>> escaped("a\n\x1b[2J")
     'a\\n\\x1b[2J'

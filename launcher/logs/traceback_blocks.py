@@ -141,7 +141,7 @@ def _line_before(text: str, start: int) -> str:
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the lines of a traceback after its header, and their end position. Return no lines if it is incomplete."""
+    """Return a traceback's lines after the header, and their end position. An incomplete one has no lines."""
     body: list[str] = []
     headers = 0
     for raw, after in lines_of(text, start, len(text)):

@@ -70,7 +70,7 @@ def own_course(metrics: Metrics, below: float = inf) -> Metrics:
 
 
 def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
-    """Return the metrics of a run, preceded by those of the runs that it was resumed from."""
+    """Return the metrics of all runs that a run was resumed from, followed by the run's own metrics."""
     course = own
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
