@@ -158,7 +158,7 @@ def join(
     *,
     tokens: Callable[[], Sequence[str]] | None = None,
 ) -> Session:
-    """Connect to the coordinator, authenticate, and return the session. Blocks until `until` (monotonic) at most.
+    """Connect to the coordinator, authenticate, and return the session. Block at most until `until` (monotonic).
 
     `on_delay` is called with the reason of a delay. `whom` names the coordinator in messages. `tokens` returns the
     tokens to try; the default is the endpoint's token.
