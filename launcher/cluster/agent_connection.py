@@ -26,7 +26,7 @@ FIRST_ASKED = 8  # pings right after the registration, to know the clock offset 
 
 
 class Clock:
-    """An estimate of another server's clock offset, from the fastest answer to a ping (Cristian's algorithm)."""
+    """Estimates another server's clock offset from the fastest answer to a ping (Cristian's algorithm)."""
 
     def __init__(self) -> None:
         # Round trip and offset. Old answers are dropped, since clocks drift and are adjusted.
@@ -42,15 +42,15 @@ class Clock:
 
     @property
     def error_ns(self) -> int:
-        """The maximum error of the estimate: half of the shortest round trip."""
+        """The maximum error of the estimated offset in nanoseconds: half of the shortest round trip."""
         return min(self._answers)[0] // 2 if self._answers else 0
 
     def take(self, here_ns: int, round_trip_ns: int, now_ns: int) -> None:
-        """Add the answer to a ping: offset = its time - (arrival time - round trip / 2).
+        """Add a measurement of the clock offset, taken from the answer to a ping.
 
-        Example: an answer with time 162 that arrives at 104 after a round trip of 4 comes from a clock that is 60
-        ahead. If an answer contradicts the one with the shortest round trip, a clock was adjusted or has drifted, so
-        older answers are dropped.
+        The offset is `here_ns - (now_ns - round_trip_ns / 2)`. For example, an answer with time 162 that arrives at 104
+        after a round trip of 4 comes from a clock that is 60 ahead. An answer that contradicts the one with the
+        shortest round trip means that a clock was adjusted or has drifted, so older answers are dropped.
         """
         if round_trip_ns < 0:
             return
@@ -61,7 +61,7 @@ class Clock:
 
 
 class PingHistory:
-    """The pings of a connection: their (monotonic) send times and answers, and the other side's clock offset."""
+    """Records when the pings of a connection were sent and answered, and estimates the other side's clock offset."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -79,7 +79,7 @@ class PingHistory:
         return messages.Ping(now_ns)
 
     def take(self, pong: messages.Pong) -> bool:
-        """Process the answer to a ping; return True for the first few, to send the next ping at once."""
+        """Process the answer to a ping. Return True if the next ping should be sent immediately."""
         now_ns = time.time_ns()  # read first: a delay between the two clocks then only increases the round trip
         self.clock.take(pong.here_ns, time.monotonic_ns() - pong.sent_ns, now_ns)
         self.answered_ns = pong.sent_ns
@@ -91,10 +91,10 @@ class PingHistory:
 
 
 class AgentConnection:
-    """One connection from an agent or a client. Methods never block or raise, except that `close` may wait."""
+    """The coordinator's connection to an agent or a client. Its methods never raise, and only `close` may block."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """Send a challenge. The connection adds itself to `noticed` when it is lost or has unsent data."""
+        """Send an authentication challenge. A connection adds itself to `noticed` if it is lost or has unsent data."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, messages.MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
@@ -137,11 +137,11 @@ class AgentConnection:
         self._noticed.add(self)
 
     def ask(self, *, disk_stalls: bool = False) -> None:
-        """Send a ping. Can be called from any thread. `disk_stalls`: see `Ping`."""
+        """Send a ping. Any thread may call this method."""
         self.send(replace(self.pings.next_ping(), disk_stalls=disk_stalls))
 
     def take(self) -> list[messages.Message]:
-        """Return the received messages, except answers to `ask` and events about other servers."""
+        """Return the received messages, except answers to pings and events about other servers."""
         taken: list[messages.Message] = []
         try:
             for message in self.channel.receive():
@@ -160,7 +160,7 @@ class AgentConnection:
         return taken
 
     def close(self, patience_s: float = 0.0) -> None:
-        """Close the connection; first wait at most `patience_s` seconds for pending messages to be sent."""
+        """Wait up to `patience_s` seconds for pending messages to be sent, and then close the connection."""
         if self.lost is None and self.mute is None:
             self.channel.drain(time.monotonic() + patience_s)
         self.channel.close()
@@ -232,7 +232,7 @@ def described(hello: messages.Hello) -> str:
 
 
 def differences(hello: messages.Hello, agreement: Mapping[str, str], server_id: str) -> TlaunchError | None:
-    """Return an error if a manually started server has other settings than the first server, else None."""
+    """Return an error if a manually started server has different settings from the first server, else None."""
     if hello.agreement is None:  # the engine started it, and it gets its job from the coordinator
         return None
     for what, ours in agreement.items():

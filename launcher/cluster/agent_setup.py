@@ -36,7 +36,7 @@ ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported i
 
 @frozen
 class AgentSetup:
-    """A prepared server: the spec, digests of the program, and a reserved port for rank 0 if it may run here."""
+    """The result of preparing a server for a run: the spec, digests of the program and perhaps a port for rank 0."""
 
     spec: RunSpec
     server_index: int
@@ -47,7 +47,7 @@ class AgentSetup:
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
-    """Return the coordinator's endpoint from the environment of an engine's agent; raise UsageError without one."""
+    """Return the coordinator's endpoint from this agent's environment variables. Raise UsageError if it is missing."""
     token = environment.get(env.TLAUNCH_COORDINATOR_TOKEN, "")
     addresses = tuple(
         (host.strip("[]"), int(port))
@@ -63,7 +63,7 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
 
 
 def received_job(membership: Session) -> Job:
-    """Return the job that the coordinator sent; raise UsageError if it sent none, or one that cannot be parsed."""
+    """Return the job that the coordinator sent. Raise UsageError if the job is missing or cannot be parsed."""
     try:
         return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
     except ValueError as error:
@@ -71,7 +71,7 @@ def received_job(membership: Session) -> Job:
 
 
 def check_table(job: Job) -> None:
-    """Raise RefusedTableError if the rank table at the same path on this machine has different content."""
+    """Raise RefusedTableError if this server's copy of the rank table differs from the table of the run."""
     source = job.request.cluster.source
     if source is None or job.table_text is None:
         return
@@ -122,7 +122,7 @@ def get_ready(
 
 
 def at_place(request: Request, server_index: int) -> Request:
-    """Return the request adapted to this machine, server `server_index`. May block like `own_interface`."""
+    """Return the request for this server, with the server's index and network interface filled in. May block."""
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})
@@ -131,7 +131,7 @@ def at_place(request: Request, server_index: int) -> Request:
 def awaited_begin(
     part: AgentSetup, membership: Session, on_waiting: Callable[[Waiting | JoinAccepted], None]
 ) -> BeginAttempt:
-    """Wait for the start like `Session.wait_for_start`. If the start fails, record the reason in the run directory."""
+    """Wait for the order to start ranks. If the start fails, record the reason in the run directory."""
     try:
         master_port = None if part.port is None else part.port.number
         return membership.wait_for_start(master_port, on_waiting, part.program, part.meeting)
@@ -150,7 +150,7 @@ def start(
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
-    """Fork the agent, or raise OSError. Call it inside `signals_held_back`.
+    """Fork the agent process. Call this inside `signals_held_back`. Raises OSError.
 
     `members`: the placeholder processes, if the engine started one for each rank. `specify`: only for elastic runs.
     """

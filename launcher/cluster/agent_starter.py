@@ -22,10 +22,10 @@ ENGINE_LAST_S = 1.0  # time for agents to join that an engine started just befor
 
 
 class JoinBarrier:
-    """The wait for all servers to join. It begins when the engine is started."""
+    """Tracks whether all servers join in time. The time limit starts when the engine starts."""
 
     def __init__(self, plan: Plan, registration: Registration, first_server: int) -> None:
-        """`first_server`: the server of rank 0. If servers are started by hand, the engine only starts its agent."""
+        """Start the time limit. `first_server` is the index of the server that has rank 0."""
         self._plan = plan
         self._registration = registration
         self._first_server = first_server
@@ -48,7 +48,7 @@ class JoinBarrier:
         self._next_report = time.monotonic()
 
     def missing(self) -> tuple[str, ...]:
-        """Return the missing servers if it is time to report them again, else an empty tuple."""
+        """Return the names of the missing servers if it is time to report them again, else an empty tuple."""
         now = time.monotonic()
         if now < self._next_report:
             return ()
@@ -57,7 +57,7 @@ class JoinBarrier:
         return self._registration.missing
 
     def failure(self, engine: EngineProcess | None) -> TlaunchError | None:
-        """Return the error if servers failed to join or do not match each other, else None. May block for seconds."""
+        """Return an error if servers did not join in time or do not match each other, else None. May block."""
         if self._registration.complete:
             return self._registration.unlike() or self._registration.unresolved(self._first_server)
         brought_by = engine if self._plan.brings_all else None
@@ -77,7 +77,7 @@ class JoinBarrier:
 
 
 class AgentStarter:
-    """Starts the engine, which starts agents; starts it again if an attempt needs new agents; waits for them."""
+    """Starts the engine, which starts the agents, and starts it again if an attempt needs new agents."""
 
     def __init__(
         self, spec: RunSpec, plan: Plan, servers: Sequence[Server], first_server: int, registration: Registration
@@ -93,7 +93,7 @@ class AgentStarter:
         self.barrier = JoinBarrier(plan, registration, first_server)
 
     def start(self) -> None:
-        """Start the engine, and begin to wait for all agents; raise UnreadableError if the engine cannot be started."""
+        """Start the engine and the time limit for agents. Raise UnreadableError if the engine cannot be started."""
         self.barrier = JoinBarrier(self._plan, self._registration, self._first_server)
         limit_to(self._usual_files)  # the engine's processes keep the user's limit
         engine_log = RunDir(self._spec.run_dir).engine_log
@@ -107,7 +107,7 @@ class AgentStarter:
             self.engine.forget_words()
 
     def turned_back(self, server_index: int, why: str) -> TlaunchError | None:
-        """Return the error for a server lost before the start; None if agents are started by hand, and can be again."""
+        """Return the error for a server that was lost before the start, or None if a user can start it again."""
         if not self._plan.brings_all:
             self.barrier.hurry()
             return None

@@ -22,7 +22,7 @@ GETTING_READY_S = 60.0  # additional silence for an agent that is still preparin
 
 
 class Connections:
-    """The connections of a loop with this `selector`. `on_words` is called with a connection that has data to read."""
+    """The coordinator's connections in its event loop. `on_words` is called when a connection has data to read."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Connections:
                 peer.lose(f"nothing was heard from it for {allowed_s:g} s")
 
     def stood_still_s(self, peer: AgentConnection) -> float:
-        """Return the seconds for which this process was suspended if that caused the loss of `peer`, else 0."""
+        """Return the seconds for which this process was suspended if this caused the loss of `peer`, else 0."""
         still_s, until_s = self._last_still()
         has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s
@@ -93,7 +93,7 @@ class Connections:
                     peer.ask(disk_stalls=True)
 
     def look(self) -> None:
-        """Handle connections that are lost or have unsent data. Other connections cost nothing."""
+        """Handle the connections that are lost or have unsent data."""
         self._registration.stacks_relay.step()
         for connection in self._registration.dismiss():
             self.forget(connection)

@@ -45,7 +45,7 @@ EVIDENCE_LIMIT_S = 5.0  # for all servers to report evidence; each takes less th
 
 
 class Coordinator:
-    """The coordinator's event loop, run in a separate process. It never blocks on a single server."""
+    """The coordinator's event loop, which runs in a separate process. No single server can block it."""
 
     def __init__(self, spec: RunSpec, plan: Plan, head: LauncherLink) -> None:
         self._spec = spec
@@ -82,7 +82,7 @@ class Coordinator:
         )
 
     def run(self) -> int:
-        """Block until no process of the run is left; return the run's exit code. Call once, in the main thread."""
+        """Run until no process of the run is left, and return the run's exit code. Call this in the main thread."""
         self._selector.register(self._signal_pipe, selectors.EVENT_READ, self._on_signals)
         self._selector.register(self._head.death_fd, selectors.EVENT_READ, self._on_head_lost)
         self._selector.register(self._plan.listener, selectors.EVENT_READ, self._connections.on_connect)
@@ -153,7 +153,7 @@ class Coordinator:
                 self._take(peer, message)
 
     def _take_back(self, peer: AgentConnection, index: int) -> None:
-        """Process messages of a lost server that joins an elastic run again."""
+        """Process the messages of a lost server that joins an elastic run again."""
         if (error := self._registration.take_back(peer)) is not None:
             self._recorder.record(Trouble(f"refused: {error.message}"))
             peer.lose("refused")
@@ -245,14 +245,14 @@ class Coordinator:
             peer.send(orders.Finish(Cause.HEAD_LOST, EXIT_FAILURE))
 
     def _refuse(self, error: TlaunchError) -> None:
-        """Cancel the start of the run, or any pending restart."""
+        """Cancel the start of the run or any pending restart."""
         self._registration.refusal = error
         self._report(events.CannotBegin(error))
 
     # --- the controller ---
 
     def _report(self, event: events.Event) -> None:
-        """Report `event` to the controller and carry out its orders. Report an event that an order produces at once."""
+        """Report an event to the controller and carry out its orders. Report events that the orders produce at once."""
         for order in self._controller.take(event, time.monotonic(), time.time()):
             if (answer := self._carry_out(order)) is not None:
                 self._report(answer)
@@ -320,7 +320,7 @@ class Coordinator:
             self._refuse(error)
 
     def _step_gathering(self) -> None:
-        """Start the attempt once all servers are ready; until then, report missing servers from time to time."""
+        """Start the attempt if all servers are ready. Otherwise report missing servers from time to time."""
         if (error := self._starter.barrier.failure(self._starter.engine)) is not None:
             self._refuse(error)
         elif self._registration.complete:
@@ -341,5 +341,5 @@ class Coordinator:
             self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return empty evidence for a new attempt. `servers`: each server with the ranks it has in that attempt."""
+        """Return an empty ServerEvidence for a new attempt on `servers`, which list their ranks in that attempt."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

@@ -22,13 +22,13 @@ class ControlEndpoint:
 
 
 def write_endpoint(run_dir: RunDir, endpoint: ControlEndpoint) -> None:
-    """Write the endpoint file. Errors are ignored, since a run works without it."""
+    """Write the endpoint file. Ignore write errors, since a run works without the file."""
     with suppress(OSError):
         atomic.write_text(run_dir.endpoint, json_text(encode(endpoint)), mode=0o600)
 
 
 def read_endpoint(run_dir: RunDir) -> ControlEndpoint | None:
-    """Return the run's endpoint; None if the run is on one server, is over, or belongs to another user."""
+    """Read the endpoint of the run's coordinator. Return None if the file is missing or cannot be read."""
     try:
         return decode(ControlEndpoint, read_json(run_dir.endpoint, MAX_ENDPOINT_BYTES))
     except (OSError, ValueError):
@@ -54,14 +54,14 @@ def leave_mark(run_dir: RunDir) -> str | None:
 
 
 def remove_marks(run_dir: RunDir) -> None:
-    """Remove the mark of this coordinator, and marks left by killed coordinators."""
+    """Remove the mark files of this coordinator and of killed coordinators."""
     with suppress(OSError):  # the file system may be gone, so that even listing the directory fails
         for path in run_dir.root.glob(f"{_MARK}*"):
             path.unlink(missing_ok=True)
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:
-    """Return True if the mark file is visible. Blocks for up to `LOOKS` * `AGAIN_S` seconds if it is not."""
+    """Return True if a coordinator's mark file is visible in the run directory. Retry briefly if it is not."""
     for look in range(LOOKS):
         if look:
             time.sleep(AGAIN_S)

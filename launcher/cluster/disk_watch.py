@@ -25,7 +25,7 @@ class DiskWatch:
         self._stalls = DiskStalls(str(run_dir))
 
     def look(self, peers: Mapping[int, AgentConnection]) -> str | None:
-        """Return a message if disks have stopped responding or respond again, else None."""
+        """Check the disks of all servers. Return a message if one has stopped responding or works again, else None."""
         self.stalled = {index for index, peer in peers.items() if peer.disk_silent_s >= ALSO_S}
         silent_s = {self._servers[index].server_id: peers[index].disk_silent_s for index in self.stalled}
         own_s = self.disk.recent_silence_s()
@@ -35,6 +35,6 @@ class DiskWatch:
         return self._stalls.look(silent_s, time.monotonic())
 
     def remarked(self, found: Diagnosed) -> Diagnosed:
-        """Add a remark to the verdict if a disk is not responding now or was not shortly before."""
+        """Add a remark to the verdict if a disk is not responding or recently did not respond."""
         remark = self._stalls.remark(time.monotonic())
         return found if remark is None else replace(found, verdict=with_remark(found.verdict, remark))

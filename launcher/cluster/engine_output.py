@@ -85,20 +85,20 @@ def own_agent_ended(engine: EngineProcess) -> TlaunchError:
 
 
 def cancelled(engine: EngineProcess) -> str | None:
-    """Return Slurm's last line of output if Slurm cancelled the run (scancel, time limit or preemption); else None."""
+    """Return the engine's last line if Slurm cancelled the run (scancel, time limit or preemption), else None."""
     said = engine.last_lines()
     return shortened(f"{engine.name}: {said[-1]}") if any(CANCELLED in line for line in said) else None
 
 
 def killed(engine: EngineProcess | None) -> Verdict | None:
-    """Return the verdict if SIGKILL ended the engine, and so its agents; else None."""
+    """Return a verdict if SIGKILL ended the engine and therefore also its agents, else None."""
     if engine is None or not engine.was_killed:
         return None
     return Verdict(None, Confidence.CERTAIN, f"{engine.name} itself was killed, by SIGKILL (signal 9)")
 
 
 def gave_up(engine: EngineProcess, servers: Sequence[Server], names: Mapping[int, Sequence[str]]) -> Verdict | None:
-    """Return the verdict if the engine itself ended the agents, else None. `names`: the names of each server."""
+    """Return the verdict that the engine aborted the run, or None if the engine printed nothing and did not fail."""
     said = engine.last_lines()
     if not said and not engine.exit_code:
         return None
@@ -119,7 +119,7 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def _only_one_of(names: Mapping[int, Sequence[str]], lines: Sequence[str]) -> int | None:
-    """Return the index of the only server that these lines mention; None if they mention none or several."""
+    """Return the index of the server that the lines mention, or None if they mention no server or several."""
     mentioned = [index for index, known_as in names.items() if _mentioned(known_as, lines)]
     return mentioned[0] if len(mentioned) == 1 else None
 

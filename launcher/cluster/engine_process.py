@@ -56,7 +56,7 @@ sys.exit("it does not reach this machine: " + ", ".join(f"{endpoint}: {why[endpo
 def unreachable(
     shell: Sequence[str], server_ids: Sequence[str], environment: Mapping[str, str], endpoints: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Return the reason for each server that the remote shell cannot reach, or that cannot reach any of `endpoints`.
+    """Find servers that the remote shell cannot reach, or that cannot reach this machine. Return the reason for each.
 
     Checks up to `MAX_ASKED` servers, and blocks for at most `LIMIT_S` seconds. `shell` is the remote shell with its
     options, used as `shell... HOST COMMAND`. `endpoints` are "HOST:PORT" of this machine.
@@ -76,7 +76,7 @@ def unreachable(
 
 
 def _answer(process: subprocess.Popen[str], ends: float) -> str:
-    """Return the reason that the server cannot be reached, or "" if it can."""
+    """Wait for a check to end. Return the reason that the server cannot be reached, or "" if it can."""
     try:
         _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:
@@ -99,10 +99,10 @@ TAIL_BYTES = 64 << 10
 
 
 class EngineProcess:
-    """An engine's process. Its output goes to a file, so that it never blocks the coordinator."""
+    """The process of an engine such as mpirun. Its output goes to a file, so that it never blocks the coordinator."""
 
     def __init__(self, command: EngineCommand, environment: Mapping[str, str], cwd: Path, log: Path) -> None:
-        """Start the engine; raise UnreadableError if it cannot be started, or its files cannot be written."""
+        """Start the engine. Raise UnreadableError if the engine cannot be started or its files cannot be written."""
         self.name = command.engine
         self._command = command
         self._environment = overlaid(environment, command.env)
@@ -134,13 +134,13 @@ class EngineProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code as a shell reports it; None while the engine runs."""
+        """The engine's exit code as a shell reports it, or None while the engine runs."""
         status = self._process.poll()
         return None if status is None else exit_code_of(status)
 
     @property
     def was_killed(self) -> bool:
-        """True if SIGKILL ended the engine itself. Some engines exit with 137 if one of their processes was killed."""
+        """True if SIGKILL ended the engine. Exit code 137 does not count, since it may come from a child process."""
         return self._process.poll() == -signal.SIGKILL
 
     def signal(self, number: int) -> None:
@@ -160,7 +160,7 @@ class EngineProcess:
                     path.parent.rmdir()
 
     def why_not(self, server_ids: Sequence[str]) -> dict[str, str]:
-        """Return the reason for each server that cannot be reached or cannot reach this machine. Blocks for seconds."""
+        """Find servers that the remote shell cannot reach, or that cannot reach this machine. Return the reasons."""
         if not self._command.shell:
             return {}
         endpoints = [endpoint for endpoint in self._environment.get(env.TLAUNCH_COORDINATOR, "").split(",") if endpoint]

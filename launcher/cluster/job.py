@@ -57,7 +57,7 @@ class Job:
 
 
 def to_text(job: Job) -> str:
-    """Encode a job as one line, the same for every agent. It contains values of --env, so never write it to a file."""
+    """Encode a job as one line of text. Do not write it to a file, since it contains the values of --env."""
     record = encode(job)
     for name in _OF_THIS_MACHINE:
         del record["request"][name]
@@ -68,7 +68,7 @@ def to_text(job: Job) -> str:
 
 
 def from_text(text: str, inherited: Mapping[str, str], machine: Machine) -> Job:
-    """Parse a job, and add this `machine` and environment to it; raise ValueError for another version's job."""
+    """Parse a job and add the environment and resources of this machine. Raise ValueError for an invalid job."""
     try:
         record: dict[str, Any] = json.loads(_unpacked(base64.b64decode(text)))
         record["request"] |= {"inherited_env": {}, "machine": encode(machine), "here": None, "interfaces": {}}

@@ -42,7 +42,7 @@ class PassingRefusalError(TlaunchError):
 
 
 class RunOverError(TlaunchError):
-    """The run ended after this server had joined but before it ran ranks. `exit_code` is the run's."""
+    """The run ended after this server had joined but before it ran ranks. `exit_code` is the exit code of the run."""
 
 
 @frozen
@@ -53,7 +53,7 @@ class Endpoint:
 
 @frozen
 class AgentInfo:
-    """The part of a `Hello` that describes this machine."""
+    """The part of a `Hello` message that describes this machine."""
 
     host: str
     addresses: tuple[str, ...]
@@ -80,7 +80,7 @@ class Session:
             self.channel.drain(time.monotonic() + CONNECT_S)
 
     def compare_files(self, run_dir: RunDir) -> bool:
-        """Return True if both sides share the run directory. If not, write the endpoint file on this side."""
+        """Return True if this server shares the run directory with the coordinator. If not, write the endpoint file."""
         self._shares_files = self.welcome.mark is None or sees_mark(run_dir, self.welcome.mark)
         if not self._shares_files and self.welcome.key:
             write_endpoint(run_dir, ControlEndpoint((self.address,), self.welcome.key))
@@ -98,7 +98,7 @@ class Session:
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
-        """Report that this server is ready, and block until ranks can start. `on_waiting` gets messages meanwhile.
+        """Report that this server is ready, and wait until ranks can start. `on_waiting` gets messages about the wait.
 
         `program` has digests of the program's files, which must be the same on all servers. `meeting` has the
         addresses of MASTER_ADDR on this server.
@@ -158,7 +158,7 @@ def join(
     *,
     tokens: Callable[[], Sequence[str]] | None = None,
 ) -> Session:
-    """Connect to the coordinator and authenticate; return the session. Blocks at most until `until` (monotonic).
+    """Connect to the coordinator, authenticate, and return the session. Block at most until `until` (monotonic).
 
     `on_delay` is called with the reason of a delay. `whom` names the coordinator in messages. `tokens` returns the
     tokens to try; the default is the endpoint's token.
@@ -195,7 +195,7 @@ def join(
 
 
 def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> None:
-    """Create the run directory with this server's files. Files that exist, on a shared file system, are kept.
+    """Create the run directory with this server's files. Existing files are kept, since other servers may share them.
 
     Raises UnreadableError if that fails or the working directory is missing, UsageError if it is another user's.
     """
@@ -223,7 +223,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
 
 
 def _enter(address: tuple[str, int], token: str, member: AgentInfo, until: float) -> Session | str:
-    """Join the coordinator at `address`; return the session, or the reason that it failed."""
+    """Try to join the coordinator at `address` once. Return the session, or the reason for the failure."""
     patience_s = max(0.1, min(CONNECT_S, until - time.monotonic()))
     try:
         channel = Channel(socket.create_connection(address, timeout=patience_s))
@@ -277,7 +277,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
 
 
 def _first_message(channel: Channel, kind: type[Word], patience_s: float = CONNECT_S) -> Word:
-    """Return the next message; raise TlaunchError for a refusal, ChannelClosedError for an unexpected kind."""
+    """Return the next message if it is of type `kind`. Raise TlaunchError if the coordinator refuses this server."""
     for message in channel.wait_for(time.monotonic() + patience_s):
         if isinstance(message, kind):
             return message

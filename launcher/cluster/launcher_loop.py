@@ -29,10 +29,9 @@ from launcher.supervise.tree import Ending, RunGroup, something_left
 
 
 class OrphanCleanup:
-    """The cleanup after an agent died without a report: end its processes, and write the report in its place.
+    """Cleans up after an agent that died without a report: ends its processes and writes the report.
 
-    As a subreaper, this process has adopted the agent's descendants. Processes that existed before the agent are left
-    alone.
+    As a subreaper, this process has adopted the agent's descendants. Processes older than the agent are left alone.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class OrphanCleanup:
         report: Callable[[TimestampedEvent], None],
         server_index: int | None = None,
     ) -> None:
-        """`server_index`: the server of the agent, if the run has several."""
+        """Prepare the cleanup. `server_index` is the server of the agent, or None if the run has only one."""
         self._server_index = server_index or 0
         self._coordinates = server_index is None
         self._spec = spec
@@ -55,7 +54,7 @@ class OrphanCleanup:
         self._ending: Ending | None = None
 
     def run(self) -> AgentEnded:
-        """Block until no killable process is left; return the last event. Call it after the agent has been reaped."""
+        """End all processes that can be killed, and return the last event. Call this after reaping the agent."""
         grace_s = self._spec.supervision.grace_from(time.time())
         started_ns = self._record(Stopping(Cause.AGENT_LOST, grace_s))
         signal_pipe = SignalPipe([signal.SIGCHLD])
@@ -106,19 +105,19 @@ _ACT_AFTERWARDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
 
 
 class Observer(Protocol):
-    """An interface that shows a run to the user. After an exception it is not called again; the run continues."""
+    """Shows a run to the user. An observer that raises an exception is not called again, and the run continues."""
 
     def event(self, stamped: TimestampedEvent) -> None: ...
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
-        """Handle a signal that was forwarded to the run. `at_once`: it ends the run without a grace period."""
+        """Handle a signal that was forwarded to the run. If `at_once` is set, the run ends without a grace period."""
 
     def tick(self) -> bool:
-        """Do periodic work, about every TICK_S seconds. Return True to be called again without waiting for events."""
+        """Do periodic work, about every `TICK_S` seconds. Return True to be called again without waiting for events."""
 
 
 class _Shelter:
-    """A wrapper that protects the launcher from its observer.
+    """Protects the launcher from exceptions and delays of its observer.
 
     After an exception it prints the traceback and drops the observer.
 
@@ -145,7 +144,7 @@ class _Shelter:
         self._try(lambda observer: observer.interrupted(number, at_once=at_once))
 
     def tick(self, patience_s: float | None = STUCK_S) -> bool:
-        """Run a tick; return True if the observer wants to be called again at once.
+        """Let the observer do periodic work. Return True if the observer wants to be called again immediately.
 
         Waits at most `patience_s` (None: without limit), and only `TICK_S` for a tick that is already late.
         """
@@ -188,7 +187,7 @@ class _Shelter:
 
 
 class LauncherLoop:
-    """The launcher's event loop. Create it in `signals_held_back`, after the agent or coordinator was started."""
+    """The launcher's event loop. Create it inside `signals_held_back`, after starting the agent or coordinator."""
 
     def __init__(self, spec: RunSpec, agent: LocalAgent, observer: Observer, server_index: int | None = None) -> None:
         self._server_index = server_index
@@ -257,7 +256,7 @@ class LauncherLoop:
             signal.signal(number, self._former[number])
 
     def _pass_down(self, number: int, _frame: FrameType | None) -> None:
-        """Forward a signal to the agent at once, since the loop may hang while writing to a blocked terminal.
+        """Forward a signal to the agent at once, because the loop may be blocked while it writes to a terminal.
 
         `timeout -s INT` signals its child and then its process group, so the launcher gets SIGINT twice for one request.
         """

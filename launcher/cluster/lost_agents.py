@@ -27,7 +27,7 @@ _PURPOSE = "freed"  # binds a proof to this message
 
 
 def longest_s(silence_s: float, grace_s: float) -> float:
-    """Return the longest time in seconds that ranks of a server can keep running after its loss."""
+    """Return the longest time in seconds for which the ranks of a lost server may keep running."""
     return silence_s + grace_s + MARGIN_S
 
 
@@ -38,7 +38,7 @@ class LostAgents:
 
     @property
     def until(self) -> float:
-        """The monotonic time until which a lost agent's ranks may run; 0 if there are none."""
+        """The monotonic time until which ranks of lost agents may be running, or 0 if there are none."""
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
@@ -46,7 +46,7 @@ class LostAgents:
             self._until[agent] = time.monotonic() + seconds
 
     def hear(self, freed: Freed, token: str, drawn: str) -> bool:
-        """Record that an agent's ranks have ended, if its proof is valid; return True if so. `drawn`: our nonce."""
+        """Verify an agent's proof that its ranks have ended, and record it. Return False if the proof is invalid."""
         known = is_proof(freed.proof, token, _PURPOSE, drawn, freed.agent)
         if known:
             self._freed.add(freed.agent)
@@ -58,7 +58,7 @@ class LostAgents:
 
 
 def report_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
-    """Try for `seconds` to tell the coordinator that this server's ranks have ended; return True on success."""
+    """Try for `seconds` to report to the coordinator that this server's ranks have ended. Return True on success."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -79,7 +79,7 @@ def report_freed(address: tuple[str, int], token: str, agent: str, seconds: floa
 
 
 def report_freed_in_background(address: tuple[str, int], token: str, agent: str, seconds: float) -> None:
-    """Run `report_freed` in a separate process; return at once.
+    """Run `report_freed` in a separate process, without waiting for it.
 
     When the network is back, the engine's daemon on this server kills its processes, or waits for open outputs. So
     the new process leaves the session and closes all descriptors. Call it last, when no threads are running.

@@ -26,7 +26,7 @@ HINT = (
 
 
 def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
-    """Return the addresses that MASTER_ADDR has on this server; None if ranks do not resolve it.
+    """Resolve MASTER_ADDR on this server and return its addresses. Return None if ranks do not resolve it.
 
     Empty if it cannot be resolved. Ranks do not resolve an address, or any name if they use MPI. Blocks for at most
     `patience_s(1)` and a few seconds.
@@ -46,7 +46,7 @@ def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
 def unresolved(
     name: str, found: Mapping[int, tuple[str, ...]], hosts: Mapping[int, str], first: int, server_ids: Sequence[str]
 ) -> RefusedLayoutError | None:
-    """Return an error if some servers cannot resolve `name`, or resolve it to themselves; else None.
+    """Return an error if a server cannot resolve `name` or resolves it to its own loopback address, else None.
 
     `name` is that of server `first`. If no server can resolve it, it is only a label, and None is returned.
     `found` has the addresses of `name`, and `hosts` the hostnames, by server index.

@@ -46,12 +46,12 @@ class ProcessPlace:
 
     @property
     def is_lowest(self) -> bool:
-        """True if this process also becomes the agent of its server."""
+        """True if this process has the lowest rank of its server, and therefore also starts the server's agent."""
         return self.global_rank == min(self.global_ranks)
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Return the server index and length of each range of ranks on the same server, in rank order."""
+    """Split the ranks into ranges on the same server. Return the server and length of each range, in rank order."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple((index, sum(1 for _ in same)) for index, same in found)
@@ -62,7 +62,7 @@ def members_text(stretches: Sequence[Stretch]) -> str:
 
 
 def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> ProcessPlace | None:
-    """Return this placeholder's rank and server; None if this is an agent. Raises UsageError for unexpected ranks."""
+    """Return the rank and server of a placeholder process, or None for an agent. Raise UsageError for a wrong rank."""
     text = environment.get(env.TLAUNCH_MEMBERS, "")
     if not text:
         return None
@@ -91,7 +91,7 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
 
 
 def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], guard: int | None) -> None:
-    """Hand over this process's MPI identity to its agent, or raise TlaunchError. Block until the run has ended."""
+    """Pass the MPI identity of this process to its agent, and wait until the run has ended. Raises TlaunchError."""
 
     def pass_on(number: int) -> None:
         if number not in _AT_ONCE:
@@ -107,7 +107,7 @@ def stand_for(place: ProcessPlace, token: str, environment: Mapping[str, str], g
 
 
 def fork_guard() -> int:
-    """Fork the agent's guard into a new session. Return 0 in the guard, and its pid in the parent."""
+    """Fork a guard for the agent into a new session. Return 0 in the guard, and the guard's pid in the parent."""
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -118,7 +118,7 @@ def fork_guard() -> int:
 
 
 def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
-    """Open the socket for this server's placeholders; raise TlaunchError if another agent of this server is running."""
+    """Open the socket for placeholder processes. Raise TlaunchError if another agent of this server is running."""
     try:
         return MpiProxies(meeting_name(token, str(place.server_index)), place.global_ranks)
     except OSError as error:
@@ -129,7 +129,7 @@ def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
 
 
 def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
-    """Block until all placeholders of this server have connected; raise TlaunchError if one is late or has ended."""
+    """Wait until all placeholder processes have connected. Raise TlaunchError if one is late or has ended."""
     deadline = time.monotonic() + patience_s
     poll = select.poll()
     poll.register(members, select.POLLIN)

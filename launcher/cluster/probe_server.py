@@ -27,7 +27,7 @@ Answering = Callable[[Mapping[str, Any], Callable[[], bool]], Mapping[str, Any] 
 
 
 def serve_probes(membership: Session, also: Answering = lambda _message, _is_over: None) -> Finish:
-    """Answer questions until the coordinator sends `Finish`; return that, or raise TlaunchError if it is lost."""
+    """Answer questions until the coordinator sends `Finish`. Raise TlaunchError if the coordinator is lost."""
     server = _ProbeServer(membership, also)
     try:
         return server.run()
@@ -72,7 +72,7 @@ class _ProbeServer:
             os.close(self._waker)
 
     def _wait(self) -> None:
-        """Wait for an event. Serve the handler's listener, unless a thread is using the handler."""
+        """Wait for an event. Serve the listener of the probe handler, unless a thread is using the handler."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
         poll.register(self._wakes, select.POLLIN)
@@ -84,7 +84,7 @@ class _ProbeServer:
             self._handler.serve()
 
     def _answer(self) -> None:
-        """Send the thread's answer, then start on the next question."""
+        """Send the answer if the thread has finished, and start on the next question."""
         while not self._answers.empty():
             os.read(self._wakes, 1)
             self._is_answering = False

@@ -41,7 +41,7 @@ POLL_S = 0.05
 
 
 class ProbeEngines:
-    """The started engines, by the server they are for; None is the engine for all servers. Call `close` at the end."""
+    """The engines of an examination. The key of an engine is the only server it starts, or None for all servers."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class ProbeEngines:
 
     @contextmanager
     def usual_limits(self) -> Iterator[None]:
-        """Restore the user's lower limit of open files in the block, to start processes with it."""
+        """Restore the user's limit of open files within the block, so that processes started there inherit it."""
         own = own_limit()
         limit_to(self._usual_files)
         try:
@@ -63,13 +63,13 @@ class ProbeEngines:
             limit_to(own)
 
     def start(self, index: int | None, command: EngineCommand) -> None:
-        """Start an engine, or raise UnreadableError."""
+        """Start an engine. Raise UnreadableError if the engine cannot be started."""
         log = self._directory / f"engine{'' if index is None else index}.log"
         with self.usual_limits():
             self._engines[index] = EngineProcess(command, os.environ, self._directory, log)
 
     def has_ended(self, index: int | None) -> bool:
-        """Return True if an engine has ended, and its last agents have had time to join."""
+        """Return True if an engine has ended and its last agents have had time to join."""
         if not self._engines[index].ended:
             return False
         return time.monotonic() - self._ended_at.setdefault(index, time.monotonic()) > ENGINE_LAST_S
@@ -81,14 +81,14 @@ class ProbeEngines:
         )
 
     def give_up(self, index: int, seconds: float) -> join_failure.JoinFailure:
-        """End an engine whose agent did not join within `seconds`; return the failure."""
+        """Stop an engine whose agent did not join within `seconds`, and return the failure."""
         engine = self._engines[index]
         failure = join_failure.engine_hangs(engine.name, round(seconds, 1), engine.last_lines(MAX_OUTPUT_LINES))
         engine.signal(signal.SIGTERM)
         return failure
 
     def close(self, patience_s: float) -> None:
-        """Wait up to `patience_s` for engines to end; then end all their remaining processes, such as ssh. Blocks."""
+        """Wait up to `patience_s` seconds for the engines to end. Then end their remaining processes, such as ssh."""
         deadline = time.monotonic() + patience_s
         while any(self._running()) and time.monotonic() < deadline:
             time.sleep(POLL_S)
@@ -118,10 +118,10 @@ PER_SERVER_S = 0.1  # additional time for each server that a server has to reach
 
 
 class ProbeSession:
-    """The Transport that launcher/doctor/examine.py uses. Always call `close`, also after errors."""
+    """Examines all servers, as the Transport that launcher/doctor/examine.py uses. Always call `close`."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
-        """`alone`: see `Alone`; None if servers are started by hand. `directory` receives the engines' output."""
+        """Prepare a session. `alone` returns the command for one agent, and is None if servers are started by hand."""
         self.join_failures: dict[int, join_failure.JoinFailure] = {}
         self.objections: list[tuple[int | None, TlaunchError]] = []  # errors of servers that joined but do not fit
         self._plan = plan
@@ -143,7 +143,7 @@ class ProbeSession:
         return [index for index in range(len(self._servers)) if index not in known]
 
     def gather(self, on_missing: Callable[[Sequence[str]], None]) -> None:
-        """Start an agent on every server; record in `join_failures` why some did not join.
+        """Start an agent on every server, and record in `join_failures` the servers whose agent did not join.
 
         `on_missing` is called once with the missing servers. Blocks for at most --join-timeout. Missing servers are
         started once more, `MAX_ENGINES` at a time, which may take `MIN_ALONE_S` longer each time.
@@ -169,7 +169,7 @@ class ProbeSession:
         self._has_gathered = True
 
     def ask(self, messages: Mapping[int, Mapping[str, Any]]) -> Mapping[int, Mapping[str, Any]]:
-        """Send all questions at once; block, and return the answers that arrive in time."""
+        """Send all questions at once, and return the answers that arrive in time."""
         patience_s = ANSWER_S + PER_SERVER_S * len(self._servers)
         deadline = time.monotonic() + patience_s
         asked = self.begin_to_ask(messages)
@@ -180,7 +180,7 @@ class ProbeSession:
         return {index: self._answers[index] for index in asked if isinstance(self._answers.get(index), dict)}
 
     def begin_to_ask(self, messages: Mapping[int, Mapping[str, Any]]) -> list[int]:
-        """Send all questions without waiting for answers; return the asked servers. Servers that failed are skipped."""
+        """Send questions to all servers that have not failed, and return these servers. Do not wait for answers."""
         self._number += 1
         self._answers = {}
         asked = [index for index in messages if index in self._registration.peers and index not in self.join_failures]
@@ -190,13 +190,13 @@ class ProbeSession:
         return asked
 
     def troubles(self) -> Iterator[str]:
-        """Yield the errors in the answers to the current questions so far."""
+        """Yield the errors in the answers received so far."""
         for index, answer in sorted(self._answers.items()):
             if isinstance(answer, dict) and "trouble" in answer:
                 yield f"server {self._servers[index].server_id}: {answer['trouble']}"
 
     def offsets_s(self) -> Mapping[int, float]:
-        """Return the offset of each server's clock in seconds; positive if it is ahead of this machine's."""
+        """Return the clock offset of each server in seconds. It is positive if the server's clock is ahead."""
         clocks = {index: peer.pings.clock for index, peer in self._registration.peers.items()}
         return {index: clock.ahead_ns / 1e9 for index, clock in clocks.items() if clock.known}
 
@@ -230,7 +230,7 @@ class ProbeSession:
         self._engines.close(PATIENCE_S if self._registration.peers else 0.0)
 
     def _gather_together(self, began: float, deadline: float, on_missing: Callable[[Sequence[str]], None]) -> None:
-        """Wait for agents that the first engine starts, or that are started by hand."""
+        """Wait for agents that the first engine starts or that are started by hand."""
         max_behind_s = min(MAX_BEHIND_S, self._plan.join_timeout_s / 2)
         # If servers are started by hand, the engine is this server's own agent.
         own_id = None if self._plan.brings_all else self._plan.engine.env.get(env.TLAUNCH_SERVER)
@@ -247,7 +247,7 @@ class ProbeSession:
                 has_reported = True
 
     def _gather_alone(self, alone: Alone, deadline: float) -> None:
-        """Start the missing servers once more, each with a separate time limit, so that none delays the others."""
+        """Start each missing server once more with a separate engine and time limit, so that none delays the others."""
         waiting = self.missing
         running: dict[int, tuple[float, float]] = {}  # deadline, and its distance in seconds
         while waiting or running:

@@ -23,7 +23,7 @@ Digests = Mapping[str, str]  # by file name
 
 @frozen
 class Odd:
-    """Servers whose program differs from the program on most servers."""
+    """The servers whose program differs from the program on most servers."""
 
     servers: tuple[int, ...]  # their indices, ascending
     message: str
@@ -31,7 +31,7 @@ class Odd:
 
 
 def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> Odd | None:
-    """Return the servers whose program differs from that on most servers, or None. `programs`: digests by server."""
+    """Compare the programs of all servers. Return the servers that differ from the majority, or None if all agree."""
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for index in sorted(programs):
         alike.setdefault(tuple(sorted(programs[index].items())), []).append(index)
@@ -57,7 +57,7 @@ def odd_programs(programs: Mapping[int, Digests], servers: Sequence[Server]) -> 
 
 
 def question(words: Sequence[str], request: Request) -> dict[str, Any]:
-    """Return a question for digests of the program `words`. Of the --env variables only `_FOR_PYTHON` are sent."""
+    """Return the message that asks a server for the digests of a program."""
     variables = {name: value for name, value in request.user_env.items() if name in _FOR_PYTHON}
     return {"do": QUESTION, "words": list(words), "cwd": str(request.cwd), "variables": variables}
 

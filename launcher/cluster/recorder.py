@@ -51,7 +51,7 @@ class ServersRecorder(RunRecorder):
         super().keep(stamped)
 
     def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[events.RankEnded]:
-        """Record an agent's event, with its time by the coordinator's clock; return it in a list if a rank ended."""
+        """Record an event from an agent. Return a list with the event if a rank has ended, else an empty list."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)
@@ -76,7 +76,7 @@ class ServersRecorder(RunRecorder):
 
 
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[events.TimestampedEvent]:
-    """Yield the event in an agent's line, with its time by the coordinator's clock, if the run's record needs it.
+    """Parse an event from an agent, correct its time, and yield it if the run's record needs it.
 
     `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """
@@ -108,7 +108,7 @@ class FileReceiver:
     """
 
     def __init__(self, run_dir: RunDir, ranks: Iterable[RankSpec], report: Callable[[str], object]) -> None:
-        """Accept the files of `ranks`, each only from its server. `report` is called once per reason of failed writes.
+        """Accept the files of `ranks`. Call `report` once for each reason that files cannot be written.
 
         Ranks must have the same numbers in every attempt. Elastic runs, which renumber ranks, send no files, since
         their servers share the run directory.
@@ -121,7 +121,7 @@ class FileReceiver:
         self._reported: set[str] = set()
 
     def take(self, server_index: int, message: FileChunk | FileSnapshot, ahead_ns: int) -> ChunkAck | None:
-        """Write the data and return the acknowledgement; None for an invalid message. `ahead_ns`: the clock offset."""
+        """Write the data and return the acknowledgement, or None if the message is invalid."""
         if self._server_of.get(message.global_rank) != server_index:
             return None
         kinds = GROWING if isinstance(message, FileChunk) else REWRITTEN
@@ -218,7 +218,7 @@ class FileWriter:
         self._disk.do(write)
 
     def answer(self) -> Iterator[str]:
-        """Send agents the pending acknowledgements; yield messages about failed writes and shared run directories."""
+        """Send pending acknowledgements to the agents. Yield messages about failed writes and shared directories."""
         with suppress(OSError):
             while self._bell.recv(4096):
                 pass
@@ -256,7 +256,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:
-    """Replace a file atomically, without fsync: every rank writes a heartbeat each second."""
+    """Replace a file atomically. It is not synced to disk, because every rank writes a heartbeat each second."""
     aside = path.with_name(f".{path.name}.mirrored")
     try:
         aside.touch(mode=mode)

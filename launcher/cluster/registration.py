@@ -37,11 +37,11 @@ class DuplicateServerError(RefusedLayoutError):
 
 
 class NotYetError(RefusedLayoutError):
-    """An agent claims to be a server whose previous agent is still ending or still preparing. It may try again."""
+    """An agent claims to be a server whose previous agent is still active. The new agent may try again."""
 
 
 class Registration:
-    """The connections of a run and the registered agents, `peers`. Agents that do not fit are refused with a reason."""
+    """Authenticates connections and registers agents. An agent that does not fit is refused with a reason."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], run_name: str, mark: str | None = None) -> None:
         self.refused: list[tuple[messages.Hello, TlaunchError]] = []
@@ -74,20 +74,20 @@ class Registration:
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
-        """Return an error if the servers have different programs. All servers must be ready."""
+        """Return an error if the servers have different programs, else None. Call it when all servers are ready."""
         if not self._plan.same_program:
             return None
         odd = odd_programs({index: ready.program for index, ready in self._ready.items()}, self._servers)
         return None if odd is None else RefusedLayoutError(odd.message, hint=odd.hint)
 
     def unresolved(self, first: int) -> TlaunchError | None:
-        """Return an error if some ranks could not reach `first`, the server of rank 0. All servers must be ready."""
+        """Return an error if some servers cannot resolve the name of `first`, the server of rank 0, else None."""
         found = {index: ready.meeting for index, ready in self._ready.items() if ready.meeting is not None}
         hosts = {index: peer.hello.host for index, peer in self.peers.items() if peer.hello is not None}
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
-        """Return an error if a ready server does not share the run directory, as elastic runs require."""
+        """Return an error if a server does not share the run directory, which elastic runs require, else None."""
         for index, ready in self._ready.items():
             if not ready.shares_files:
                 return UsageError(
@@ -116,7 +116,7 @@ class Registration:
         return tuple(server.server_id for index, server in enumerate(self._servers) if not self.is_ready(index))
 
     def hears_others(self, silence_s: float) -> bool:
-        """Return True if another machine was heard within `silence_s` / 2, so this machine's network works."""
+        """Return True if another machine was heard recently, which shows that this machine's network works."""
         return any(
             one.lost is None and not one.channel.is_local and one.silent_s < silence_s / 2
             for one in self.peers.values()
@@ -137,7 +137,7 @@ class Registration:
             peer.lose("too many unauthenticated connections")  # the oldest, since agents authenticate at once
 
     def hear(self, peer: AgentConnection, *, joining: bool) -> TlaunchError | None:
-        """Process messages from an unauthenticated connection; return the error if its agent is refused."""
+        """Process the messages of an unauthenticated connection. Return the error if its agent is refused."""
         for message in peer.take():
             if peer.lost is not None and isinstance(message, messages.Hello):
                 continue  # the agent connects again
@@ -174,7 +174,7 @@ class Registration:
     def take_first_words(
         self, peer: AgentConnection, pass_on: Callable[[messages.Message], object]
     ) -> TlaunchError | None:
-        """Process `Ready` and `Refused` from a new agent; return its error, or None. `pass_on` gets other messages."""
+        """Process the first message of a new agent. Return the agent's error or None. `pass_on` gets other messages."""
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
             if isinstance(message, messages.Ready):
@@ -205,11 +205,11 @@ class Registration:
         return error
 
     def place_of(self, hello: messages.Hello) -> int:
-        """Return the index of the server that sent `hello`, or raise as `server_of`."""
+        """Return the index of the server that sent `hello`. Raises the same errors as `server_of`."""
         return server_of(hello, self._register)
 
     def note_lost(self, lost: AgentConnection, grace_s: float) -> None:
-        """Record the loss of an agent. Its ranks may still be running: they end `grace_s` after it notices the loss."""
+        """Record that an agent was lost. The agent's ranks may keep running until their grace period is over."""
         if not lost.over:
             self.unheard.note(lost.hello.nonce if lost.hello else "", longest_s(self._plan.silence_s, grace_s))
 
@@ -222,7 +222,7 @@ class Registration:
         yield from (peer for peer in unknown if peer not in staying)
 
     def _token_of(self, hello: messages.Hello) -> str:
-        """Return the token that the agent must know: the shared token if it was started by hand, else the run's."""
+        """Return the shared token for a manually started agent, or the run's token for other agents."""
         return self._plan.token if hello.agreement is None else self._plan.shared_token
 
     def _take_in(self, hello: messages.Hello, peer: AgentConnection, *, joining: bool) -> None:

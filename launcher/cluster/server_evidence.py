@@ -47,7 +47,7 @@ class ServerEvidence:
         hang_timeout_s: float | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`hang_timeout_s`: the time without progress after which ranks count as hung. `now_ns`: the wall clock."""
+        """Start without evidence. Ranks count as hung after `hang_timeout_s` seconds without progress."""
         self._now_ns = now_ns
         self.servers = servers
         self._event_log = event_log
@@ -60,7 +60,7 @@ class ServerEvidence:
         self.lost: dict[int, str] = {}  # reasons of losses, by server
 
     def take(self, report: EvidenceReport, clock: Clock) -> bool:
-        """Store a server's report and its clock offset; return False if the report cannot be decoded."""
+        """Store a server's evidence and clock offset. Return False if the evidence cannot be decoded."""
         server_index = report.server
         try:
             reported = decode(Evidence, report.evidence)
@@ -89,9 +89,9 @@ class ServerEvidence:
         alone: bool,
         stood_still_s: float = 0.0,
     ) -> None:
-        """Record that a server was lost, or gave up, just now. `silence_s`: the silence that makes a server lost.
+        """Record that a server was just lost or gave up, and estimate the time of the loss from its connection.
 
-        `failed`, `stood_still_s`: see `lose`. `alone`: this machine hears no agent on another machine.
+        `silence_s`: the silence after which a server is lost. For the other parameters, see `lose`.
         """
         now_ns, now_monotonic_ns = time.time_ns(), time.monotonic_ns()
 
@@ -135,7 +135,7 @@ class ServerEvidence:
         )
 
     def note_finished(self, server_index: int, exits: Mapping[int, RankExit]) -> None:
-        """Record that a server left after all its ranks had succeeded; their exits are its evidence."""
+        """Record that a server left the run after all of its ranks had succeeded."""
         ranks = self._ranks_of([server_index])
         self._reports[server_index] = Evidence(
             tuple(
@@ -147,7 +147,7 @@ class ServerEvidence:
         return [index for index in server_indices if index not in self._reports and index not in self.lost]
 
     def diagnosed(self, apart: Sequence[Apart] = ()) -> Diagnosed:
-        """Return the verdict on the evidence so far. `apart`: servers that cannot reach each other."""
+        """Return the verdict on the evidence so far. `apart` lists the servers that cannot reach each other."""
         unheard = self._ranks_of(index for index in range(len(self.servers)) if index not in self._reports)
         evidence = merge_evidence(self._reports, self._ahead_ns, self._error_ns, unheard)
         verdict = judged(evidence, self._event_log.record)
@@ -171,7 +171,7 @@ class ServerEvidence:
         return Diagnosed(verdict, cause, evidence.highest_step, asks_reach, named)
 
     def _asks_reach(self, evidence: Evidence) -> bool:
-        """Return True if no rank failed by itself, so that a network partition may be the cause."""
+        """Return True if no rank failed by itself, so a network partition may be the cause."""
         if self.lost or len(self._reports) < 2:
             return False
         try:
@@ -181,7 +181,7 @@ class ServerEvidence:
             return False
 
     def _named_pairs(self) -> Iterator[Pair]:
-        """Yield pairs of servers where a failure message on the first names an address of the second."""
+        """Yield pairs of servers for which a failure message on the first contains an address of the second."""
         places = {name: index for index, server in enumerate(self.servers) for name in names_of(server)}
         for index, report in self._reports.items():
             texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
@@ -190,7 +190,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict if servers cannot reach each other. It blames no rank, except a stopped culprit."""
+        """Return the verdict if servers cannot reach each other. Blame the network, unless the culprit is stopped."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

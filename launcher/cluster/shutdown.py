@@ -17,7 +17,7 @@ LOOK_S = 0.1
 
 
 class Shutdown:
-    """A shutdown in steps: first the agents, then the engine, then its remaining processes. Nothing blocks."""
+    """Ends the agents of a run, then the engine, and then the engine's remaining processes. No step blocks."""
 
     def __init__(self, outcome: Outcome, registration: Registration, engine: EngineProcess | None) -> None:
         self._outcome = outcome

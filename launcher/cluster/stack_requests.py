@@ -34,10 +34,10 @@ class _Request:
 
 
 class StacksRelay:
-    """Relays requests from clients that know the run's key to all agents. Nothing blocks."""
+    """Relays requests for stack traces from authenticated clients to all agents. Never blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
-        """`key` is empty if requests are not allowed. `peers`: the live mapping of agents by server index."""
+        """Relay requests to the agents in `peers`, by server index. If `key` is empty, refuse all requests."""
         self._key = key
         self._servers = servers
         self._peers = peers
@@ -45,7 +45,7 @@ class StacksRelay:
         self._number = 0
 
     def begin(self, asked: messages.AskStacks, client: AgentConnection, *, running: bool) -> bool:
-        """Ask all servers for stacks if ranks are `running`; return False if the client's proof is invalid."""
+        """Ask all servers for the stacks of running ranks. Return False if the client's proof is invalid."""
         if not self._key or not messages.is_proof(asked.proof, self._key, PURPOSE, client.nonce, asked.nonce):
             return False
         self._number += 1
@@ -95,16 +95,15 @@ Word = TypeVar("Word")
 
 
 class CoordinatorUnreachableError(TlaunchError):
-    """The run's coordinator cannot be reached, or does not answer."""
+    """The run's coordinator cannot be reached or does not answer."""
 
 
 def ask_stacks(
     endpoint: ControlEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
-    """Return the stacks of all ranks, and for each server that did not answer (by its id) the reason.
+    """Return the stacks of all ranks, and the reason for each server that did not answer, by server id.
 
-    Blocks for at most `CONNECT_S` seconds for each address, and `ANSWER_S` for the answer. Raises
-    CoordinatorUnreachableError.
+    Blocks for up to `CONNECT_S` seconds per address and `ANSWER_S` per answer. Raises CoordinatorUnreachableError.
     """
     reasons = []
     for host, port in endpoint.addresses:

@@ -47,7 +47,7 @@ class Shown:
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
-    """Yield the lines of several ranks (`parts`) from index `at` on: merged while they are alike, then rank by rank."""
+    """Yield the lines of several ranks from index `at` on. Lines of different ranks are merged until they differ."""
     while parts:
         alike: dict[Identity, list[Sequence[Alike]]] = {}
         for part in parts:
@@ -65,7 +65,7 @@ def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
 
 
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
-    """Yield all lines of finished logs, with equal lines of several ranks merged. `lines`: in the order of `merge`."""
+    """Yield the lines of finished logs in the order of `merge`, with equal lines of several ranks merged."""
     collapser = Collapser(global_ranks)
     attempt = None
     for number, line in enumerate(lines, 1):
@@ -79,7 +79,7 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
 
 
 class Collapser(Stage[Alike, Shown]):
-    """Merges equal lines of several ranks while they write. A line waits up to twice `WINDOW_NS` for other ranks."""
+    """Merges equal lines of several ranks while ranks write. A line waits up to twice `WINDOW_NS` for other ranks."""
 
     def __init__(self, global_ranks: Collection[int]) -> None:
         super().__init__(global_ranks, WINDOW_NS)
@@ -128,7 +128,7 @@ class Collapser(Stage[Alike, Shown]):
     # --- the ranks whose first lines go next ---
 
     def _choice(self) -> tuple[list[int], bool]:
-        """Return the ranks whose first lines are alike and shown next; and True if that is certain, False if a guess."""
+        """Choose the ranks whose first lines are shown next as one line. Also return True if the choice is certain."""
         most, *others = self._groups()
         ahead = self._ahead(most) if others else []
         unknown = others[MAX_COMPARED:]
@@ -141,7 +141,7 @@ class Collapser(Stage[Alike, Shown]):
         return min([most, *unknown], key=self._came), not unknown
 
     def _groups(self) -> list[list[int]]:
-        """Return groups of ranks whose first lines are alike, largest first; among lines far apart, earliest first."""
+        """Group ranks whose first lines are alike and not far apart in time. The largest group comes first."""
         alike: dict[Identity, list[Alike]] = {}
         for _, queue in sorted(self._queues.items()):
             alike.setdefault(queue[0].identity, []).append(queue[0])
@@ -152,7 +152,7 @@ class Collapser(Stage[Alike, Shown]):
         return sorted(groups, key=len, reverse=True)
 
     def _ahead(self, global_ranks: Sequence[int]) -> list[Identity | None]:
-        """Return the identities of the next lines of the rank with the most waiting lines; None for blank lines."""
+        """Return the keys of the next lines of the rank with the most waiting lines. A blank line has the key None."""
         queue = max((self._queues[global_rank] for global_rank in global_ranks), key=len)
         return [waiting.identity if waiting.text.strip() else None for waiting in islice(queue, LOOK_AHEAD)]
 
@@ -161,7 +161,7 @@ class Collapser(Stage[Alike, Shown]):
 
 
 def first_in_common(ours: Sequence[Identity | None], theirs: Sequence[Identity | None]) -> tuple[int, int] | None:
-    """Return the indices in `ours` and `theirs` at which their heaviest common subsequence begins; None without one.
+    """Return the indices in `ours` and `theirs` at which their heaviest common subsequence begins, or None.
 
     An item None equals nothing. A line with a counter is unique and weighs more than others. Dynamic programming in
     len(ours) * len(theirs) steps: cell (i, j) holds the weight for ours[i:] and theirs[j:].

@@ -71,7 +71,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 
 def _with_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
-    """Compile an expression that finds a unit with a number before it, after it, or both."""
+    """Compile a regular expression that finds a unit with a number before it, after it, or both."""
     return _compiled(
         rf"(?:{BEGINS}(?P<before>{NUMBER})\s*(?P<before_scale>{scales})\s*|{ALONE}[\"']?){unit}"
         rf"(?:[\"']?(?P<sign>\s*[:=]?\s*)(?P<after>{NUMBER})(?P<after_scale>{scales}){ENDS})?"
@@ -79,7 +79,7 @@ def _with_unit(unit: str, scales: str = "[km]?") -> re.Pattern[str]:
 
 
 class FigurePatterns:
-    """Regular expressions for step, epoch, loss and speed. They compile in 10 ms, only in commands that read lines."""
+    """Regular expressions for step, epoch, loss and speed. They are compiled at first use, since that takes 10 ms."""
 
     def __init__(self) -> None:
         self.step = _compiled(
@@ -113,7 +113,7 @@ class FigurePatterns:
 
 
 class LineForms:
-    """Regular expressions for lines that are matched as a whole: progress bars, and lines of torch's tutorials."""
+    """Regular expressions that match a whole line: a progress bar, or a line as in torch's tutorials."""
 
     def __init__(self) -> None:
         self.bar = re.compile(
@@ -136,7 +136,7 @@ line_forms = cache(LineForms)
 
 @frozen
 class Figures:
-    """The figures of a training in one log line; `last_step` and `steps_per_s` are per epoch if `epoch` is known."""
+    """The training figures in one log line. If `epoch` is known, `last_step` and `steps_per_s` are for one epoch."""
 
     step: int | None = None
     last_step: int | None = None
@@ -152,7 +152,7 @@ GROUPS = frozenset({"step", "last_step", "epoch", "loss", "tokens_per_s"})
 
 
 def progress_regex(text: str) -> Matcher:
-    r"""Compile the user's expression (`--progress-regex`), whose named groups are figures such as step and loss.
+    r"""Compile a user's regular expression whose named groups are training figures such as step and loss.
 
     >>> progress_regex(r"it=(?P<step>\d+)").groups
     frozenset({'step'})
@@ -171,10 +171,9 @@ def progress_regex(text: str) -> Matcher:
 
 
 def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
-    """Return the step, epoch, loss and speed in a log line; None if the line is not certainly about training.
+    """Return the step, epoch, loss and speed in a log line, or None if the line may not be about training.
 
-    `pattern`: from `progress_regex`; it replaces the built-in expressions. Raises UsageError if the pattern takes too
-    long.
+    `pattern`: from `progress_regex`; it replaces the built-in expressions. Raises UsageError if it is too slow.
     """
     if len(line) > MAX_LINE_CHARS:
         return None
@@ -197,7 +196,7 @@ def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
 
 
 def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]:
-    """Yield the figures in `text`, last finished line first. A carriage return ends a line. Raises as `figures_of`."""
+    """Yield the figures in the finished lines of `text`, last line first. A carriage return also ends a line."""
     begun_s = 0.0 if pattern is None else time.process_time()
     parts = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
     if pattern is None and len(parts) > 1 and not _may_have_figures(text):
@@ -212,7 +211,7 @@ def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]
 
 
 def last_line(text: bytes) -> bytes | None:
-    """Return the last finished line of `text` that is not blank, with a newline; None if there is none."""
+    """Return the last finished line of `text` that is not blank, with a newline, or None if there is none."""
     lines = LINE_END.split(text[: max(0, text.rfind(b"\n"), text.rfind(b"\r"))])
     shown = (line for line in reversed(lines) if without_colours(printable(line.decode(errors="replace"))).strip())
     return next((line + b"\n" for line in shown), None)
@@ -256,7 +255,7 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
-    """Return the figures of a progress bar; None if it may not be about training.
+    """Return the figures of a progress bar, or None if the bar may not be about training.
 
     `is_below`: this bar is drawn below another one, so it counts an inner loop or an evaluation.
     """
@@ -298,7 +297,7 @@ def _steps_per_s(line: str) -> float | None:
 
 
 def _number_of_unit(pattern: re.Pattern[str], line: str) -> float | None:
-    """Return the number of a unit: "900 tokens/s", "tokens/s: 900"; for "loss 4.09 tokens/s 900" the number after it."""
+    """Return the number that belongs to a unit, such as 900 in "900 tokens/s" and in "loss 4.09 tokens/s 900"."""
     for match in pattern.finditer(line):
         before, after = match["before"], match["after"]
         if before is not None:

@@ -31,7 +31,7 @@ _Signature = tuple[int, int, int]  # inode, size, time of the last change
 
 
 class Follower:
-    """Reads the lines appended to `logs` (by global rank), each once. Closing it closes `logs`."""
+    """Reads the lines that are appended to several logs, each line once. Closing the follower also closes the logs."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
@@ -39,9 +39,9 @@ class Follower:
         self._changes = Changes(logs)
 
     def next_block(self, *, ended: bool = False) -> tuple[int, bytes] | None:
-        """Return a global rank and a block of its new lines, or a piece of a very long line; None if none is new.
+        """Return a rank and a block of its new lines, or None if no log has new lines.
 
-        Does not block. Logs take turns. `ended`: the writers have ended, so an unfinished last line is also returned.
+        Does not block. Logs take turns. Long lines come in pieces. `ended`: also return unfinished lines.
         """
         for global_rank in self._changes.changed(ended=ended):
             block = b""
@@ -66,7 +66,7 @@ class Follower:
         self._changes.wait(seconds)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Skip all but the last `keep_bytes` unread bytes of all logs. Yield each rank and its skipped bytes."""
+        """Keep only the last `keep_bytes` unread bytes of all logs together. Yield each rank and its skipped bytes."""
         kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.items()}, keep_bytes)
         for global_rank, log in self._logs.items():
             if skipped := log.skip_to_last(kept_bytes[global_rank]):
@@ -79,7 +79,7 @@ class Follower:
 
 
 class Changes:
-    """Finds the logs that must be read because they have changed, by global rank. At first all. Close it at the end."""
+    """Finds the ranks whose logs have changed and must be read. At first, all logs must be read."""
 
     def __init__(self, logs: Mapping[int, GrowingLog]) -> None:
         self._logs = logs
@@ -93,7 +93,7 @@ class Changes:
         self._next_look_s = self._next_survey_s = 0.0
 
     def changed(self, *, ended: bool = False) -> tuple[int, ...]:
-        """Return the ranks whose logs have changed and were not read to their end (`nothing_new`). `ended`: all, once."""
+        """Return the ranks whose logs may have new text. If `ended` is True, the first call returns all ranks."""
         if ended:
             self._due = self._due if self._ended else dict.fromkeys(self._paths)
         else:
@@ -113,12 +113,12 @@ class Changes:
         self._due[key] = None
 
     def later(self, key: int) -> None:
-        """Move a rank's log to the end of the queue of logs that must be read."""
+        """Move a log to the end of the queue of logs that must be read."""
         if key in self._due:
             self._due[key] = self._due.pop(key)
 
     def nothing_new(self, key: int) -> None:
-        """Record that a rank's log was read to its end. `changed` returns the rank again after the log has changed."""
+        """Record that a log was read to its end. `changed` returns the log's rank again after the next change."""
         if self._ended:
             self._due.pop(key, None)
             return
@@ -133,7 +133,7 @@ class Changes:
         self._seen[key] = signature
 
     def wait(self, seconds: float) -> None:
-        """Sleep until a file changes, at most `seconds`."""
+        """Sleep until a file changes or `seconds` have passed."""
         if self._due:
             return
         others = len(self._armed) < len(self._paths)
@@ -165,7 +165,7 @@ class Changes:
 
 
 class _Inotify:
-    """Receives the kernel's reports that a file changed, one report per call of `listen`."""
+    """Watches files with inotify. After each call of `listen`, one change of the file is reported."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None)
@@ -175,7 +175,7 @@ class _Inotify:
         self._local: dict[int, bool] = {}  # by device
 
     def listen(self, path: str) -> int | None:
-        """Watch a file; return the number that `take` returns when it changes, or None if the kernel cannot watch it."""
+        """Watch a file for its next change, and return the watch number. Return None if it cannot be watched."""
         if self._fd < 0 or not self._is_local(path):
             return None
         mask = _MODIFY | _ATTRIB | _DELETE_SELF | _MOVE_SELF | _ONE_SHOT
@@ -183,7 +183,7 @@ class _Inotify:
         return watch if watch >= 0 else None
 
     def take(self) -> list[int]:
-        """Return the numbers (from `listen`) of the watched files that have changed."""
+        """Return the watch numbers of the files that have changed, as returned by `listen`."""
         watches: list[int] = []
         with suppress(OSError):  # nothing to read, or no inotify
             while self._fd >= 0 and (events := os.read(self._fd, 1 << 16)):

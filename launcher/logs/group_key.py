@@ -38,7 +38,7 @@ Identity = tuple[str, tuple[str, ...]]
 
 
 class Alike:
-    """One line of one rank, prepared for comparison; for a traceback its first line, with the lines that follow."""
+    """A line of one rank, prepared for comparison. The first line of a traceback also holds the lines that follow."""
 
     __slots__ = (
         "came_ns", "coloured", "following", "global_rank", "is_frame", "kind", "number", "numbers", "raised", "text", "time",
@@ -46,7 +46,7 @@ class Alike:
     )  # fmt: skip
 
     def __init__(self, line: Line, kinds: Kinds, tracebacks: TracebackLines | None = None, number: int = 0) -> None:
-        """Split the line into words and numbers. `tracebacks` has seen all earlier lines of this rank."""
+        """Split the line into words and numbers. `tracebacks` must have processed all earlier lines of this rank."""
         self.global_rank = line.global_rank
         self.number = number  # among all lines, in order of arrival
         self.came_ns = 0
@@ -71,12 +71,12 @@ class Alike:
 
     @property
     def identity(self) -> Identity:
-        """A key that is equal for lines with the same words and counters, also in the traceback frames known so far."""
+        """A key that is equal for lines with the same words, the same counters and (so far) the same traceback."""
         return self.words, self._counted
 
     @property
     def own_identity(self) -> Identity:
-        """A key that is equal for lines with the same words and counters. Lines that follow do not count."""
+        """A key that is equal for two lines with the same words and counters, regardless of the lines that follow."""
         return self.kind.words, self._counted
 
     @property
@@ -139,7 +139,7 @@ class Kind:
 
 
 def _parts(text: str, words_from: int | None) -> list[str]:
-    """Split a line into words and numbers in turn, words first and last; from `words_from` on, everything is words."""
+    """Split a line into alternating words and numbers. From `words_from` on, all text counts as words."""
     varying, fixed = (text, "") if words_from is None else (text[:words_from], text[words_from:])
     if "File " not in varying and ".py:" not in varying:  # almost every line
         parts = _NUMBER.split(varying)
@@ -154,7 +154,7 @@ def _parts(text: str, words_from: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[Alike]) -> str:
-    """Return one text for lines with the same words. Differing numbers become ranges; the time is the first line's."""
+    """Merge lines with the same words into one text. Different numbers become ranges; the first line gives the time."""
     first = lines[0]
     if all(line.coloured == first.coloured for line in lines):
         return first.coloured

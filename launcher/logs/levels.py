@@ -40,7 +40,7 @@ _BETWEEN = (END_OF_REMOTE, "The above exception was the direct cause", "During h
 
 
 def level_named(name: str) -> int:
-    """Return the number of a level, upper or lower case. Raises UsageError."""
+    """Return the number of the log level `name`, in upper or lower case. Raise UsageError for an unknown name."""
     level = _LEVEL_OF.get(name.strip().upper())
     if level is None:
         raise UsageError(f"{name!r} is not a log level", hint=f"levels are {', '.join(LEVELS)}")
@@ -48,7 +48,7 @@ def level_named(name: str) -> int:
 
 
 def level_at(text: str) -> tuple[int, int, int] | None:
-    """Return the level that a line names in any form that loggers use, with the start and end of its name."""
+    """Find the log level in a line, in the formats of common loggers. Return it with the start and end of its name."""
     match = _LEVEL.search(text, 0, LEVEL_CHARS)
     if match is None:
         return None
@@ -59,12 +59,12 @@ def level_at(text: str) -> tuple[int, int, int] | None:
 
 
 def _highest_in(text: str) -> int | None:
-    """Return the highest level in the parts of a line that overwrite each other."""
+    """Return the highest level in a line whose parts overwrite each other, such as a progress bar."""
     return max((found[0] for part in text.split("\r") if (found := level_at(part))), default=None)
 
 
 class Levels:
-    """Finds the level of every line of one rank: its own, or that of the line it continues; INFO without either.
+    """Finds the level of every line of one rank. A line without a level has the level of the line that it continues.
 
     Pieces of a line, indented lines and a traceback belong to the line before. But a traceback after a line below
     WARNING counts as an ERROR: most likely it was not logged, and the program ended there.
@@ -82,7 +82,7 @@ class Levels:
         self._of_group = self._level, ""  # prefix of lines outside its frame
 
     def of(self, line: Line, text: str) -> int:
-        """Return the level of the next line. `text`: the line without colours; a carriage return ends each part."""
+        """Return the level of the next line. `text` is the line without colours, but with carriage returns."""
         if self._line_ended:
             self._put(text)
         self._line_ended = line.ends
@@ -115,14 +115,14 @@ class Levels:
         return held
 
     def _is_quoted(self, text: str) -> bool:
-        """Return True for a frame or the exception of a traceback that quotes the header of another one."""
+        """Return True if a line inside a traceback only quotes the header of another traceback."""
         if self._prefix is None or self._header is not None or self._raised or not text.startswith(self._prefix):
             return False
         rest = text[len(self._prefix) :]
         return rest[:1].isspace() or EXCEPTION.match(rest) is not None
 
     def _belongs(self, text: str) -> bool:
-        """Return True if a line belongs to the traceback: a frame, its exception, or the link to the next one."""
+        """Return True if a line is part of the current traceback, or links it to the next traceback."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None

@@ -50,7 +50,7 @@ class LineReader:
         self._line_offset = 0  # of the line to which `_begun` belongs
 
     def blocks(self, offset: int, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return (offset, text) of the lines that `chunk` completes, as one block, or of pieces of an unfinished line."""
+        """Return the lines that `chunk` completes as one block, and pieces of a very long line. Each has its offset."""
         blocks: list[tuple[int, bytes]] = []
         if offset != self._offset + len(self._begun):
             if self._begun:
@@ -73,7 +73,7 @@ class LineReader:
         return blocks
 
     def lines(self, offset: int, chunk: bytes) -> list[Line]:
-        """Return the lines that end in `chunk`, and pieces of an unfinished one."""
+        """Return the lines that end in `chunk`, and pieces of a very long line."""
         lines: list[Line] = []
         for at, block in self.blocks(offset, chunk):
             if not block.endswith(b"\n"):
@@ -89,14 +89,14 @@ class LineReader:
         return lines
 
     def rest(self) -> bytes:
-        """Remove and return the unfinished line, without pieces that were returned before."""
+        """Remove and return the unfinished line, without the pieces of it that were already returned."""
         rest = bytes(self._begun)
         self._begun.clear()
         self._offset += len(rest)
         return rest
 
     def last_line(self) -> list[Line]:
-        """Remove and return the unfinished line, as `rest` does; empty if there is none."""
+        """Remove and return the unfinished line. Return an empty list if there is none."""
         offset, rest = self._offset, self.rest()
         return [Line(self._global_rank, offset, rest, ends=False)] if rest else []
 
@@ -109,7 +109,7 @@ class LineReader:
 
 
 def last_state(begun: bytes | bytearray) -> bytes:
-    r"""Return the text that is visible after carriage returns: the last part, up to `MAX_STATE_BYTES`.
+    r"""Return the visible part of text that was overwritten with carriage returns, up to `MAX_STATE_BYTES`.
 
     >>> last_state(b"10%\r20%\r")
     b'20%'
@@ -120,7 +120,7 @@ def last_state(begun: bytes | bytearray) -> bytes:
 
 
 def piece_end(begun: bytes | bytearray, limit: int) -> int:
-    """Return the number of bytes, up to `limit`, to split off a long line: after a carriage return if possible.
+    """Choose the size of the next piece of a long line: at most `limit`, and if possible up to a carriage return.
 
     A piece that ends with a carriage return is invisible, because the following text overwrites it. Therefore text must
     follow: not a newline, which may come after the last byte, and not another carriage return.
@@ -136,7 +136,7 @@ def piece_end(begun: bytes | bytearray, limit: int) -> int:
 
 
 def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> Iterator[Line]:
-    """Yield one rank's lines with their attempt. `starts`: ascending offsets and attempts, which may grow meanwhile."""
+    """Add the attempt to each line of one rank. `starts` has the start offsets of attempts, and may grow meanwhile."""
     first, behind, known = 0, 0.0, -1
     attempt: int | None = None
     for line in lines:
@@ -149,14 +149,14 @@ def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> I
 
 
 def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, float, int | None]:
-    """Return the attempt that wrote the byte at `offset`: its first and end offset, and its number (None: unknown)."""
+    """Return the start offset, the end offset and the number of the attempt that wrote the byte at `offset`."""
     at = bisect_right(starts, offset, key=lambda start: start[0])
     first, attempt = starts[at - 1] if at else (0, None)
     return first, starts[at][0] if at < len(starts) else math.inf, attempt
 
 
 def shown(line: Line) -> str:
-    """Return the text of a line, safe for a terminal; of overwritten text (progress bars) the last part."""
+    """Return the text of a line, made safe for a terminal. Of a progress bar, only the last state is returned."""
     return printable(line.raw.decode("utf-8", errors="replace"))
 
 
@@ -171,6 +171,6 @@ def without_mark(text: str, global_rank: int) -> str:
 
 
 def without_marks(block: bytes, global_rank: int) -> bytes:
-    """Return `block` without torch's rank prefix at the start of its lines; fast if no line has it."""
+    """Remove torch's rank prefix, such as `[rank0]:`, from the start of every line in `block`."""
     mark = f"[rank{global_rank}]:".encode()
     return re.sub(rb"(?m)^" + re.escape(mark) + b" ?", b"", block) if mark in block else block

@@ -26,7 +26,7 @@ _PLACE = re.compile(r"(\d{1,20})-(\d{1,19})", re.ASCII)
 
 @contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """Yield a descriptor of a log, opened for reading with `open_regular`; close it at the end. Raises OSError."""
+    """Open a log for reading and yield its descriptor, which is closed after the block. Raises OSError."""
     descriptor = open_regular(path)
     try:
         yield descriptor
@@ -35,7 +35,7 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def bytes_between(log: int, begin: int, end: int) -> bytes:
-    """Read the bytes of a log (a descriptor) from `begin` to `end`; fewer if it ends before. Raises OSError."""
+    """Read the bytes of an open log from `begin` to `end`, or fewer if the log is shorter. Raises OSError."""
     chunks: list[bytes] = []
     while begin < end and (chunk := os.pread(log, end - begin, begin)):
         chunks.append(chunk)
@@ -44,7 +44,7 @@ def bytes_between(log: int, begin: int, end: int) -> bytes:
 
 
 def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
-    """Return the end of a log, nothing before `offset` unless it was truncated; empty if missing. Raises OSError."""
+    """Return the last bytes of a log, but none before `offset`. The result is empty if the log is missing."""
     try:
         with opened(path) as log:
             end = os.fstat(log).st_size
@@ -54,7 +54,7 @@ def tail(path: Path, offset: int = 0, limit_bytes: int = TAIL_BYTES) -> bytes:
 
 
 def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
-    """Return at most `count` lines from the end of `path`, none before `offset`, printable, shortened, secrets masked.
+    """Return the last `count` lines of a log from `offset` on, as printable text with secrets masked.
 
     Reads only the last 64 KiB; blank lines at the end are dropped. Raises OSError, also if the log is missing.
     """
@@ -64,7 +64,7 @@ def last_lines(path: Path, count: int, offset: int = 0) -> list[str]:
 
 
 def start_of_last_lines(log: int, end: int, count: int, first: int = 0) -> int:
-    """Return the offset at which the last `count` lines before `end` begin; `first` if there are fewer after it.
+    """Return the offset of the last `count` lines before `end`, or `first` if fewer lines follow `first`.
 
     An unfinished last line counts as one. Looks back at most `MAX_BACK_BYTES`. `log` is a descriptor. Raises OSError.
     """
@@ -104,7 +104,7 @@ class Truncation:
 
 
 class GrowingLog:
-    """Reads each byte of a log, and each byte appended to it, once. Close it at the end.
+    """Reads a log while it grows, each byte once. Call `close` at the end.
 
     The log may not exist yet. A truncated log is read again from its start. After a rename, the old file is read until
     the new file has content, because the rank still writes to the old one. A log that cannot be read returns nothing,
@@ -122,7 +122,7 @@ class GrowingLog:
         self._on_truncation = on_truncation
 
     def read(self, limit_bytes: int = CHUNK_BYTES) -> tuple[int, bytes]:
-        """Read at most `limit_bytes` new bytes; return them with the offset of the first. Does not block."""
+        """Read at most `limit_bytes` new bytes without blocking. Return the offset of the first byte, and the bytes."""
         self.trouble = None
         chunk = b""
         try:
@@ -138,7 +138,7 @@ class GrowingLog:
 
     @property
     def end(self) -> int:
-        """The current size of the file with the log's name; 0 if it cannot be read."""
+        """The current size of the log in bytes, or 0 if the log cannot be read."""
         try:
             self._look()
             self._follow_name()
@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip unread bytes, except the last `keep_bytes` or `keep_lines` from a line start; return the number skipped."""
+        """Keep only the last `keep_bytes` bytes and `keep_lines` lines unread. Return the number of skipped bytes."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped
@@ -164,7 +164,7 @@ class GrowingLog:
         return self.position - before
 
     def skip_to_last_lines(self, count: int) -> None:
-        """Continue at the last `count` unread lines of the log; change nothing if it cannot be read."""
+        """Skip all but the last `count` unread lines. If the log cannot be read, skip nothing."""
         end = self.end
         if self._log is not None:
             try:
@@ -173,7 +173,7 @@ class GrowingLog:
                 self._note(error)
 
     def before(self, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Yield at most `limit_bytes` that precede the next byte to read, in chunks with their offsets."""
+        """Yield up to `limit_bytes` bytes before the next byte to read, in chunks with their offsets."""
         with suppress(OSError):
             for offset in range(max(0, self.position - limit_bytes), self.position, CHUNK_BYTES):
                 if self._log is not None:
@@ -181,7 +181,7 @@ class GrowingLog:
 
     @property
     def displaced(self) -> int | None:
-        """The descriptor of a renamed file that is still read; None if the file has the log's name."""
+        """The descriptor of a renamed file that is still read, or None if the file has the log's name."""
         return self._log if self._is_displaced else None
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class GrowingLog:
             self._size_bytes = size_bytes
 
     def _follow_name(self) -> bool:
-        """Switch to the file that has the log's name now, if it is another one with content; return True if so."""
+        """If another file has the log's name now and is not empty, read that file from now on and return True."""
         found = None
         with suppress(FileNotFoundError):
             found = self.path.stat()
@@ -220,7 +220,7 @@ class GrowingLog:
         return self._log is not None and is_other and not self._is_displaced
 
     def _take(self, log: int) -> None:
-        """Read from the descriptor `log` from now on: from the file's start, unless it is the previous file."""
+        """Read from the descriptor `log` from now on. Start at the beginning, unless the file is the same as before."""
         self.close()
         self._log, self._is_displaced = log, False
         found = os.fstat(log)
@@ -247,7 +247,7 @@ class GrowingLog:
 
 @frozen
 class Place:
-    """A position in a log: the file, and the offset after the end of a line."""
+    """A position in a log: the inode of the file, and the offset at which a line starts."""
 
     inode: int
     offset: int
@@ -257,7 +257,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Parse a position written by `str`; return None if `text` is not one."""
+        """Parse a position that `str` has written. Return None if `text` is not a position."""
         found = _PLACE.fullmatch(text)
         return cls(int(found[1]), int(found[2])) if found else None
 
@@ -272,7 +272,7 @@ class LogCursor:
 
 
 def piece_after(log: Path, place: Place | None) -> LogCursor:
-    """Return the lines after `place`, or at the log's end if None; at most 128 KiB. Never blocks. Raises OSError."""
+    """Return the lines after `place`, or all lines if it is None, but at most the last 128 KiB. Raises OSError."""
     try:
         with opened(log) as descriptor:
             found = os.fstat(descriptor)

@@ -25,7 +25,7 @@ MAX_BYTES = 16 << 20
 
 
 def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
-    """Merge the lines of finished logs by time, attempt by attempt. Keeps one line of each rank in memory."""
+    """Merge the lines of finished logs by time, attempt by attempt. Only one line of each rank is kept in memory."""
     attempts = {
         rank: groupby(lines, lambda line: -1 if line.attempt is None else line.attempt)
         for rank, lines in lines_of_rank.items()
@@ -41,7 +41,7 @@ def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
 
 
 def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) -> Iterator[Line]:
-    """Merge the lines of one attempt by time. `after_others`: each rank's first line may follow omitted lines.
+    """Merge the lines of one attempt by time. If `after_others` is True, earlier lines may have been omitted.
 
     A line that follows no line with a time has an unknown time. Ranks at such a line yield one each; then the rank with
     the earliest known time yields its line, and so on.
@@ -69,7 +69,7 @@ def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) 
 
 
 def _block(first: Line, following: Iterator[Line]) -> Generator[Line, None, Line | None]:
-    """Yield `first` and the lines after it that have no own time; return the next line, or None at the end."""
+    """Yield `first` and the lines after it that contain no time. Return the next line, or None at the end."""
     yield first
     for number, line in enumerate(following, 1):
         if line.dated or number > MAX_BLOCK_LINES:
@@ -87,7 +87,7 @@ Given = TypeVar("Given")
 
 
 class Stage(ABC, Generic[W, Given]):
-    """Keeps the lines of ranks that are still writing in a queue per rank, until they can be shown in order.
+    """Keeps lines in a queue for each rank while ranks still write, until the lines can be shown in order.
 
     A line is returned when every writing rank has a line waiting, or `window_ns` after its arrival, on any monotonic
     clock. The order of one rank's lines is kept. Lines are put attempt by attempt, and all are flushed in between.
@@ -102,10 +102,10 @@ class Stage(ABC, Generic[W, Given]):
 
     @abstractmethod
     def put(self, line: Line) -> None:
-        """Add a line. Never fails; memory is bounded if lines are taken as often as some are put."""
+        """Add a line to the queue of its rank. Call `take` regularly to keep the queues short."""
 
     def end(self, global_rank: int) -> None:
-        """Stop waiting for lines of this rank. It may write again."""
+        """Stop waiting for lines of this rank. The rank may still write again."""
         self._writing.discard(global_rank)
 
     def take(self, now_ns: int) -> list[Given]:
@@ -125,7 +125,7 @@ class Stage(ABC, Generic[W, Given]):
         return bool(self._queues)
 
     def _enqueue(self, global_rank: int, waiting: W) -> bool:
-        """Append to the rank's queue; return True if the line is the first in it."""
+        """Append a line to the queue of its rank. Return True if it is the first line in the queue."""
         queue = self._queues.setdefault(global_rank, deque())
         queue.append(waiting)
         self._new.append(waiting)
@@ -134,7 +134,7 @@ class Stage(ABC, Generic[W, Given]):
 
     @abstractmethod
     def _ready(self, now_ns: int | None) -> Iterator[Given]:
-        """Yield the lines that can be shown at `now_ns`; all for None."""
+        """Yield the lines that can be shown at `now_ns`, or all lines if `now_ns` is None."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,7 +147,7 @@ class _Waiting:
 
 
 class Merger(Stage[_Waiting, Line]):
-    """Merges lines by time while ranks are still writing: a line waits briefly for earlier lines of other ranks.
+    """Merges lines by time while ranks still write. A line waits briefly for earlier lines of other ranks.
 
     Times of lines are only compared with each other, not with a clock. Above `MAX_LINES` or `MAX_BYTES`, the next
     `take` returns the excess.

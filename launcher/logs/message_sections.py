@@ -26,13 +26,13 @@ _LINES_OF = {NET_CODE: re.compile(r"\s|# (?:\d+ )?In file "), "C++ Call Stack": 
 
 
 def sections_in(message: str) -> tuple[str, dict[str, str]]:
-    """Return the message before its sections, and the text of each section by title."""
+    """Split a MindSpore error message into the text before its sections, and the text of each section by title."""
     before, *parts = SECTION.split(message)
     return before.strip(), dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 class SectionLines:
-    """Decides line by line which lines after an exception belong to sections of a MindSpore message."""
+    """Decides for each line after an exception whether it belongs to a section of a MindSpore error message."""
 
     def __init__(self) -> None:
         self.title = ""  # of the last section
@@ -40,11 +40,11 @@ class SectionLines:
 
     @property
     def is_traceback(self) -> bool:
-        """True inside the section that holds a Python traceback."""
+        """True if the last line is in the section that contains a Python traceback."""
         return self._at in {"beginning", "text"} and self.title == CALL_STACK
 
     def holds(self, line: str) -> bool:
-        """Return True if the next line belongs to a section, or is an empty line between sections."""
+        """Return True if the next line belongs to a section or is an empty line between sections."""
         line = line.rstrip()
         known = _LINES_OF.get(self.title)
         match self._at:

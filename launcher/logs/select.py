@@ -37,7 +37,7 @@ _REPEATS = re.compile(r"[*+?{]")
 
 
 class Selector:
-    """Selects lines by level, time and text. The lines of one rank must come in order; ranks may be mixed."""
+    """Selects lines by level, time and text. The lines of each rank must come in order, but ranks may alternate."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Selector:
         matches: Sequence[Matcher] = (),
         excludes: Sequence[Matcher] = (),
     ) -> None:
-        """Select lines from `level` up, between two times, that match any of `matches` and none of `excludes`.
+        """Select lines of at least `level` between two times that match any of `matches` and none of `excludes`.
 
         Raises UsageError if the first time is after the second.
         """
@@ -97,7 +97,7 @@ class Selector:
 
     @property
     def cut_short(self) -> int:
-        """The number of lines without a match of which only the first `SHORT_CHARS` were searched, to save time."""
+        """The number of lines that were searched only in part, to save time, and had no match there."""
         return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 
@@ -105,7 +105,7 @@ class Selector:
 
 
 def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
-    """Parse ranks given as `0,3-5` or `all`. Raises UsageError, also for a rank that is not `known`."""
+    """Parse ranks such as `0,3-5` or `all`. Raise UsageError for other text, or a rank that is not in `known`."""
     if expression.strip() == "all":
         return frozenset(known)
     chosen: set[int] = set()
@@ -127,7 +127,7 @@ def ranks_of(expression: str, known: Collection[int]) -> frozenset[int]:
 
 
 def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
-    """Parse a time, a date, or a duration before `now_ns` (`10m`); return nanoseconds since 1970.
+    """Parse a time, a date, or a duration before now such as `10m`. Return nanoseconds since 1970.
 
     A time of day means its last occurrence; at the end of a span (`is_end`) today's, even if it is still to come.
     Raises UsageError for any other text.
@@ -152,7 +152,7 @@ def moment(text: str, now_ns: int, *, is_end: bool = False) -> int:
 
 
 class Matcher:
-    """A user's regular expression with a bounded search time (see the module's docstring)."""
+    """A user's regular expression whose search time is limited, as described in the module's docstring."""
 
     def __init__(self, pattern: str, *, ignores_case: bool = False) -> None:
         """Compile `pattern`. Raises UsageError if it is not a regular expression."""
@@ -170,7 +170,7 @@ class Matcher:
         return frozenset(self._compiled.groupindex)
 
     def __call__(self, text: str) -> bool:
-        """Return True if `text` matches. Raises UsageError if even a short part of it takes too long."""
+        """Return True if `text` matches. Raises UsageError if the search takes too long."""
         return self.first(text) is not None
 
     def first(self, text: str) -> re.Match[str] | None:
@@ -216,7 +216,7 @@ class Matcher:
         return found
 
     def refused(self, why: str) -> UsageError:
-        """Return the error that says why this expression is no longer searched."""
+        """Return the error for an expression that is no longer used, with the reason `why`."""
         hint = "repeat less: a `*` or `+` inside or next to another can match one text in too many ways"
         return UsageError(f"the regular expression {self._compiled.pattern!r} {why}", hint=hint)
 

@@ -25,13 +25,13 @@ _DIRECTION = re.compile(rb"\xe2(?:\x80[\xaa-\xae]|\x81[\xa6-\xa9])")
 
 
 def printable_lines(text: str) -> list[str]:
-    """Return every line of `text` as `printable` does; fast if there is nothing to escape."""
+    """Split `text` into lines and make each line printable, as `printable` does."""
     lines = text.split("\n")
     return lines if _CONTROL_BUT_NEWLINE.search(text) is None else [printable(line) for line in lines]
 
 
 def printable(line: str) -> str:
-    r"""Return `line` with colours and tabs, but nothing else that acts on the terminal.
+    r"""Remove or escape everything in a line that affects the terminal, except colours and tabs.
 
     Of text overwritten after a carriage return (progress bars), the last part is kept, as on a screen.
 
@@ -42,7 +42,7 @@ def printable(line: str) -> str:
 
 
 def printable_parts(line: str) -> list[str]:
-    r"""Return every part of text overwritten by carriage returns, as `printable` does; at least one.
+    r"""Split a line at carriage returns, and make each part printable. The result has at least one part.
 
     >>> printable_parts("10%\r20%\r")
     ['10%', '20%']
@@ -51,7 +51,7 @@ def printable_parts(line: str) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    r"""Return all of `text` on one line, as `printable` does, with single spaces.
+    r"""Join all lines of `text` into one printable line with single spaces.
 
     >>> one_line("no such file:\n    a.txt\n")
     'no such file: a.txt'
@@ -60,7 +60,7 @@ def one_line(text: str) -> str:
 
 
 def shortened(line: str) -> str:
-    """Shorten a result of `printable`, and append the size of the rest: a line may be as long as its log."""
+    """Shorten a printable line that is too long, and append the size of the omitted text."""
     if len(line) <= MAX_LINE_CHARS:
         return line
     more_bytes = len(line[MAX_LINE_CHARS:].encode(errors="replace"))
@@ -70,12 +70,12 @@ def shortened(line: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Remove the ANSI colours that `printable` keeps. Then each character takes a column, and a cut splits no sequence."""
+    """Remove the ANSI colours that `printable` keeps, so that each character takes one column."""
     return _COLOUR.sub("", text)
 
 
 def escaped(text: str) -> str:
-    r"""Return `text` on one line without loss: unprintable characters are escaped as Python does.
+    r"""Escape unprintable characters as Python does, so that `text` fits on one line.
 
     >>> escaped("a\n\x1b[2J")
     'a\\n\\x1b[2J'
@@ -93,7 +93,7 @@ def _harmless(text: str) -> str:
 
 
 def certainly_printable(block: bytes) -> bool:
-    """Return True if a terminal certainly shows the lines in `block` unchanged; False if that needs a closer look."""
+    """Return True if all lines in `block` are certainly printable, and False if they must be examined further."""
     if block.translate(None, _HARMLESS_BYTES):
         return False
     if (b"\xc2" in block and _C1_CONTROL.search(block)) or (b"\xe2" in block and _DIRECTION.search(block)):

@@ -82,13 +82,13 @@ class Found:
 
 
 def time_in(text: str, near_ns: int) -> Found | None:
-    """Find the time that a logger wrote at the start of a line; None if none. `near_ns`: for times without a year."""
+    """Find the time that a logger wrote at the start of a line. `near_ns` determines the year of a time without one."""
     found = _first_in(text[: FIRST_CHARS + MAX_TIME_CHARS], near_ns)
     return None if found is None or found.behind_words else found
 
 
 def _first_in(head: str, near_ns: int) -> Found | None:
-    """Find the first time in the head of a line. A date after words of prose counts only if there is no other."""
+    """Find the first time in the head of a line. A date after words of prose counts only if there is no other time."""
     match = _CALENDAR.search(head)
     if match is None or (start := match.start()) >= FIRST_CHARS or int(match["second"]) > 60:
         return _epoch_in(head, near_ns)
@@ -115,15 +115,15 @@ def _epoch_in(head: str, near_ns: int) -> Found | None:
 
 @lru_cache(maxsize=1024)
 def _ends_in_words(before: str) -> bool:
-    """Return True if the text before a date is prose and not a logger's prefix."""
+    """Return True if the text before a date contains prose and is not just a logger's prefix."""
     return _KEY_BEFORE.search(before) is None and _PROSE.search(_IN_BRACKETS.sub("", before)) is not None
 
 
 class Arrivals:
-    """The arrival times of one log's lines, to within a second, as recorded by an agent (launcher/core/line_times.py)."""
+    """The recorded arrival times of a log's lines, accurate to one second (launcher/core/line_times.py)."""
 
     def __init__(self, path: Path, log: Path) -> None:
-        """`path`: the file of records, which may never appear."""
+        """Read arrival times of the lines in `log` from the file `path`, which may not exist yet."""
         self._path, self._log = path, log
         self._ends, self._times_ns = array("q"), array("q")
         self._read_bytes = 0
@@ -134,7 +134,7 @@ class Arrivals:
         self._missing_until_s = 0.0  # monotonic; the file is not opened before
 
     def of(self, offset: int) -> int | None:
-        """Return when the byte at `offset` was written, in nanoseconds since 1970; None if unknown."""
+        """Return the time at which the byte at `offset` was written, in nanoseconds since 1970, or None if unknown."""
         if not self._first <= offset < self._behind:
             self._find(offset)
         return self._time_ns
@@ -183,10 +183,10 @@ class Arrivals:
 
 
 class Clock:
-    """Adds times to the lines of one rank: a line without a time gets the time of the line before."""
+    """Adds times to the lines of one rank. A line without a time gets the time of the line before."""
 
     def __init__(self, near_ns: int, arrivals: Arrivals | None = None) -> None:
-        """Start without a time. `near_ns`: when the rank ran approximately, for times without a year.
+        """Start without a time. `near_ns` is the approximate time of the run, for times without a year.
 
         With `arrivals`, a line without a time gets its arrival time, unless it arrived with the line before.
         """
@@ -199,7 +199,7 @@ class Clock:
         self._column_of_words: int | None = None  # position of the last date after words; -1: such dates do not count
 
     def stamped(self, line: Line) -> Line:
-        """Return `line` with its time; a piece of a long line has the time of the line's first piece."""
+        """Return `line` with its time. All pieces of a long line get the time of the first piece."""
         own_ns = None if self._within_line else self._own_ns(line.raw)
         if self._arrivals is not None and not self._within_line:
             own_ns = self._or_arrival(line, own_ns, self._arrivals.of(line.offset))
@@ -213,7 +213,7 @@ class Clock:
         )
 
     def _or_arrival(self, line: Line, own_ns: int | None, arrived_ns: int | None) -> int | None:
-        """Return the time written in the line; otherwise its arrival, unless it belongs to the line before."""
+        """Return the time written in the line, or else its arrival. Return None if it continues the line before."""
         if own_ns is not None:
             self._arrived_ns, self._is_arrival = arrived_ns, False
             return own_ns
@@ -227,7 +227,7 @@ class Clock:
         return arrived_ns
 
     def _own_ns(self, raw: bytes) -> int | None:
-        """Return the time in a line, or None. A date after words counts if the previous date was in the same column."""
+        """Return the time in a line, or None. A date after prose counts only in the column of the previous date."""
         if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
             return None
         found = _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), self._near_ns)
@@ -243,7 +243,7 @@ class Clock:
 
 @lru_cache(maxsize=1024)
 def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
-    """Convert the `_MINUTE_FIELDS` of a time to nanoseconds since 1970; None if there is no such minute."""
+    """Convert a date with hour and minute to nanoseconds since 1970. Return None if there is no such minute."""
     *date, hour, minute, zone = fields
     year, month, day = (plain or glog or us for plain, glog, us in zip(date[:3], date[3:6], date[6:], strict=True))
     year = f"20{year}" if year and len(year) == 2 else year
@@ -255,7 +255,7 @@ def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
 
 
 def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
-    """Convert a calendar minute to ns since 1970, local time without `zone`. Raises ValueError, OverflowError or OSError."""
+    """Convert a date with hour and minute to nanoseconds since 1970. Without `zone`, the time is local."""
     offset = None
     if zone is not None:
         digits = re.sub(r"\D", "", zone).ljust(4, "0")
@@ -265,7 +265,7 @@ def _minute_ns(minute: tuple[int, int, int, int, int], zone: str | None) -> int:
 
 
 def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
-    """Return the minute in the year nearest to `near_ns`: a log of December 31 may be read in January. Raises ValueError."""
+    """Convert a date without a year to nanoseconds since 1970. Choose the year that brings it nearest to `near_ns`."""
     about = round(near_ns / SECOND_NS / _YEAR_S) + 1970
     possible: list[int] = []
     for year in range(about - 1, about + 2):
@@ -275,5 +275,5 @@ def _nearest_ns(minute: tuple[int, int, int, int], near_ns: int) -> int:
 
 
 def _fraction_ns(digits: str | None) -> int:
-    """Parse a fraction into nanoseconds. MindSpore's `123.456` (milliseconds, microseconds) means `123456`."""
+    """Convert a fraction of a second to nanoseconds. `123.456`, as MindSpore writes it, equals `123456`."""
     return int(digits.replace(".", "").ljust(9, "0")[:9]) if digits else 0

@@ -42,7 +42,7 @@ _HARMLESS = ("Exception ignored in", "Exception ignored while", "Error in atexit
 
 @frozen
 class Block:
-    """One traceback from its header to its exception. `start`, `end`: positions of lines in the text."""
+    """One traceback in a text, from its header to its exception. `start` and `end` are positions in the text."""
 
     start: int
     end: int
@@ -55,7 +55,7 @@ class Block:
 
 
 def blocks_from_first(text: str) -> Iterator[Block]:
-    """Yield the complete tracebacks in `text`, except those inside an exception group or quoted in a message."""
+    """Yield the complete tracebacks in `text`. Skip tracebacks in exception groups and in messages."""
     header = text.find(HEADER)
     while header >= 0:
         block = _block_of(text, header)
@@ -65,7 +65,7 @@ def blocks_from_first(text: str) -> Iterator[Block]:
 
 
 def blocks_from_last(text: str, end: int) -> Iterator[Block]:
-    """Yield tracebacks before `end` as `blocks_from_first` does, last one first, up to `MAX_TRACEBACKS`."""
+    """Yield the complete tracebacks before position `end`, last one first, up to `MAX_TRACEBACKS`."""
     for _ in range(MAX_TRACEBACKS):
         header = text.rfind(HEADER, 0, end)
         if header < 0:
@@ -77,7 +77,7 @@ def blocks_from_last(text: str, end: int) -> Iterator[Block]:
 
 
 def _block_of(text: str, header: int) -> Block | None:
-    """Return the traceback whose header is at position `header`; None if it is incomplete or part of another one."""
+    """Return the traceback whose header is at position `header`, or None if it is incomplete or inside another one."""
     start, behind = _line_start(text, header), header + len(HEADER)
     if text[behind : behind + 1] not in {"", "\n", "\r"}:
         return None  # quoted in a source line
@@ -94,7 +94,7 @@ def _line_start(text: str, place: int) -> int:
 
 
 def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
-    """Yield every line from `start` on, with the start of the next line."""
+    """Yield every line from position `start` on, with the position of the next line."""
     while start < end:
         stop = text.find("\n", start, end)
         stop = end if stop < 0 else stop
@@ -103,7 +103,7 @@ def lines_of(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
 
 
 def _block(text: str, start: int) -> Block | None:
-    """Return the traceback whose header line starts at `start`; None if it is incomplete or harmless (`_HARMLESS`)."""
+    """Return the traceback whose header line starts at `start`, or None if it is incomplete or can be ignored."""
     header, begin = next(lines_of(text, start, len(text)))
     prefix = prefix_of(header, text[begin : begin + len(header)])
     before = without_prefix(outside_group(prefix), _line_before(text, start)) or ""
@@ -141,7 +141,7 @@ def _line_before(text: str, start: int) -> str:
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return a traceback's lines from its first frame to its exception, and the end position; empty if cut off."""
+    """Return a traceback's lines after the header, and their end position. An incomplete one has no lines."""
     body: list[str] = []
     headers = 0
     for raw, after in lines_of(text, start, len(text)):
@@ -156,9 +156,10 @@ def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tuple[list[str], int]:
-    """Return further lines of a message: those with the same prefix ("[rank0]: ") or indentation, unlike other output.
+    """Return the lines of an exception's message after the first line, and their end position.
 
-    `quotes`: its first line is the header of a traceback, whose frames and exception follow.
+    The lines have the same prefix ("[rank0]: ") or are indented. `quotes`: the message begins with a traceback's
+    header.
     """
     more, start = _body(text, start, prefix) if quotes else ([], start)
     for raw, after in islice(lines_of(text, start, len(text)), MESSAGE_LINES):
@@ -173,7 +174,7 @@ def _more_of_message(text: str, start: int, prefix: str, *, quotes: bool) -> tup
 
 
 def _table(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return torchrun's table of failed processes with its rules; empty if there is none."""
+    """Return the lines of torchrun's table of failed processes, if there is one, and their end position."""
     lines: list[str] = []
     for raw, after in islice(lines_of(text, start, len(text)), SECTION_LINES):
         line = without_prefix(prefix, raw)
@@ -187,7 +188,7 @@ def _table(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 def _sections(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return the sections of a MindSpore message, from the empty line before them; empty if it has none."""
+    """Return the lines of the sections of a MindSpore message, if it has any, and their end position."""
     found = SectionLines()
     lines: list[str] = []
     end = start
@@ -219,7 +220,7 @@ def _group(text: str, start: int, prefix: str) -> tuple[list[str], int]:
 
 
 class GroupFrame:
-    """Decides line by line which lines are in the frame (of `|`) that Python prints around an exception group.
+    """Decides for each line whether it is in the frame of `|` that Python prints around an exception group.
 
     Up to Python 3.12, all but the first line of a message are outside the frame, which continues after them.
     """
@@ -230,7 +231,7 @@ class GroupFrame:
         self._is_closed = False
 
     def holds(self, line: str) -> bool:
-        """Return True if the next line is in the frame. Outside lines that come before such a line also belong to it."""
+        """Return True if the next line is in the frame. Lines between two such lines also belong to the group."""
         if _IN_GROUP.match(line):
             self._outside_lines, self._is_closed = 0, _END_OF_GROUP.match(line) is not None
             return True
@@ -240,7 +241,7 @@ class GroupFrame:
 
 
 def prefix_of(header: str, following: str) -> str:
-    """Return the text before a traceback's header, such as "[rank0]: ", if `following`, the next line, has it too."""
+    """Return the text before a traceback's header, such as "[rank0]: ", if the next line starts with the same text."""
     prefix = _before_header(header).removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "
@@ -256,12 +257,12 @@ def begins_group(header: str) -> bool:
 
 
 def outside_group(prefix: str) -> str:
-    """Return the prefix of the lines above and below a group's frame."""
+    """Return the prefix of the lines directly above and below the frame of an exception group."""
     return prefix.removesuffix(_FRAME_OF_GROUP)
 
 
 def without_prefix(prefix: str, line: str) -> str | None:
-    """Return `line` without `prefix`; None if it does not start with it."""
+    """Return `line` without `prefix`, or None if `line` does not start with `prefix`."""
     line = line.rstrip("\r")
     if line.startswith(prefix):
         return line[len(prefix) :]
@@ -269,7 +270,7 @@ def without_prefix(prefix: str, line: str) -> str | None:
 
 
 class TracebackLines:
-    """Decides which lines of one rank, in order, are part of a traceback."""
+    """Decides for each line of one rank whether it is part of a traceback. Lines must come in order."""
 
     def __init__(self) -> None:
         self.continues = False  # the last line belongs to the traceback, message or chain of exceptions before it
@@ -280,7 +281,7 @@ class TracebackLines:
         self._sections = SectionLines()  # of the last exception's message
 
     def put(self, text: str) -> int | None:
-        """Return the column where a traceback's text begins in the next line (after torch's prefix); None outside one."""
+        """Return the column at which traceback text begins in the next line, or None if the line has none."""
         if self._header is not None:
             self._prefix = prefix_of(self._header, text)
             self._header = None
@@ -312,7 +313,7 @@ class TracebackLines:
         return self._header is not None or self._prefix is not None or self._raised is not None
 
     def _continues(self, prefix: str, text: str) -> bool:
-        """Return True if a line after an exception belongs to its message or group, or leads to the next exception."""
+        """Return True if a line after an exception still belongs to it, or leads to the next exception of a chain."""
         mark = outside_group(prefix)
         rest = without_prefix(mark, text)
         self._is_linked |= rest in LINKS

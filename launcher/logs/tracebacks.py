@@ -70,14 +70,14 @@ class FoundTraceback:
 
 
 def find_traceback(text: str) -> FoundTraceback | None:
-    """Return the last traceback, fatal or caught; one of the main thread is preferred."""
+    """Return the last traceback in `text`, preferably one of the main thread. The exception may be fatal or caught."""
     text = _COLOUR.sub("", text)
     chain = _last_chain(text)
     return _found(chain, text) if chain else None
 
 
 def traceback_in(log: bytes) -> FoundTraceback | None:
-    """Find the last traceback at the end of a log. Decodes most of it only if the last part is not enough."""
+    """Return the last traceback at the end of a log. Only the last 16 KiB are decoded if they are sufficient."""
     if HEADER.encode() not in log:
         return None
     near = _plain(log[-NEAR_BYTES:])
@@ -92,14 +92,14 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
 
 
 def tracebacks_above(log: bytes) -> list[FoundTraceback]:
-    """Return the tracebacks above the last one, first one first. Their `lines_after` count up to the last one."""
+    """Return the tracebacks before the last one, first one first. `lines_after` counts lines up to the last one."""
     text = _MIXED.sub(unmixed, _plain(log))
     chain = _last_chain(text)
     return list(tracebacks_in(text[: chain[0].start])) if chain else []
 
 
 def unmixed(match: re.Match[str]) -> str:
-    """Return one traceback for a match of `_MIXED`, or the matched text if the processes raised different exceptions.
+    """Separate a traceback that several processes wrote at once. Return the text unchanged if their exceptions differ.
 
     Python writes "ValueError", ": ", the message and the line's end separately. Two processes that write to one file can
     therefore leave "ValueErrorValueError: : nono", or "ValueError: ValueErrorno: " and "no" on the next line.
@@ -120,7 +120,7 @@ def unmixed(match: re.Match[str]) -> str:
 
 
 def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
-    """Yield every traceback, first one first, each chain once."""
+    """Yield every traceback in `text`, first one first. A chain of exceptions is one traceback."""
     text = _COLOUR.sub("", text)
     chain: list[Block] = []
     for block in blocks_from_first(text):
@@ -136,14 +136,14 @@ def tracebacks_in(text: str) -> Iterator[FoundTraceback]:
 
 
 def frames_in(traceback: str) -> list[tuple[str, str]]:
-    """Return the file and function of every frame, innermost last."""
+    """Return the file and function of every frame in a traceback, innermost last."""
     lines = ((line, line.find(' File "')) for line in traceback.splitlines())
     found = (FRAME.match(line, at) for line, at in lines if at >= 0)
     return [(frame["file"], frame["function"] or "") for frame in found if frame]
 
 
 def may_be_uncaught(found: FoundTraceback) -> bool:
-    """Return False if the traceback begins in a function: only an exception handler prints it from there."""
+    """Return False if no frame is at a program's top level: only an exception handler prints such a traceback."""
     functions = [function for _, function in frames_in(found.text) if function]
     is_whole = len(found.text) < TRACEBACK_CHARS
     return found.thread is not None or not functions or not is_whole or not _ENTRIES.isdisjoint(functions)
@@ -180,7 +180,7 @@ def _found(chain: Sequence[Block], text: str) -> FoundTraceback:
 
 
 def _chain(block: Block, text: str) -> list[Block]:
-    """Return the exceptions that led to `block`, first one first, and `block`."""
+    """Return the chained exceptions that led to `block`, first one first, and `block` itself."""
     chain = [block]
     for earlier in blocks_from_last(text, block.start):
         if not _linked(text, earlier.end, chain[0].start, block.prefix):
@@ -190,7 +190,7 @@ def _chain(block: Block, text: str) -> list[Block]:
 
 
 def _linked(text: str, start: int, end: int, prefix: str) -> bool:
-    """Return True if the text consists only of a sentence that links exceptions."""
+    """Return True if the text between two tracebacks is only a sentence that links exceptions."""
     if end - start > MAX_TITLE_CHARS:
         return False
     prefix = outside_group(prefix)
@@ -203,14 +203,14 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
 
 @frozen
 class Folded:
-    """An exception that several ranks raised alike."""
+    """The same exception, raised by one or more ranks."""
 
     ranks: tuple[int, ...]  # global ranks, ascending
     traceback: FoundTraceback  # of the lowest rank
 
 
 def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded]:
-    """Return the first traceback of each rank, preferably of the main thread, ordered by lowest rank.
+    """Find the first traceback of each rank, and group equal tracebacks. The main thread's traceback is preferred.
 
     For a rank without one, return other crash output of Python or C++. Tracebacks with the same frames and exception
     are grouped, even if numbers in their messages differ. Reads only as many of a rank's lines as needed, and keeps at
@@ -236,7 +236,7 @@ def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded
 
 
 def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Iterator[Line]:
-    """Yield the same lines; add the first crash among them to `crashes`."""
+    """Yield the lines unchanged, and add the first crash among them to `crashes`."""
     before: deque[bytes] = deque(maxlen=_LINES_OF_PLACE)
     for line in lines:
         if line.raw.startswith(_CRASHES) and not crashes:
@@ -249,7 +249,7 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield texts that begin with the line before a header. A traceback cut off by one text is whole in the next."""
+    """Yield texts that begin one line before a traceback's header. A traceback that is cut off is whole in the next."""
     text = bytearray()
     before = b""  # the line before the header, which names the thread
     for line in lines:

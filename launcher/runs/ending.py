@@ -28,7 +28,7 @@ HEARD_S = 2.0  # how long a launcher may take to forward SIGTERM; after that the
 
 @frozen
 class Orphan:
-    """A rank that outlived its agent, and its process group."""
+    """A rank that is still alive after its agent has ended, and the rank's process group."""
 
     process: ProcessId
     group: int | None  # None if the group may contain other processes
@@ -37,14 +37,14 @@ class Orphan:
 
     @classmethod
     def of(cls, process: ProcessId, owner: int | None) -> Orphan:
-        """Return the Orphan for a living rank process. `owner`: the uid of the run's owner."""
+        """Create an Orphan from the living process of a rank. `owner` is the uid of the run's owner."""
         group, found = _group(process.pid), stat(process.pid)
         watcher = group if found is not None and group == found.parent else None
         uids = None if owner == ROOT else uids_of_process(process.pid)
         return cls(process, group if group == process.pid else watcher, watcher, uids)
 
     def living(self) -> list[ProcessId]:
-        """Return the living processes of the rank and its group."""
+        """Return the living processes of the rank and its process group."""
         host, boot = self.process.host, self.process.boot
         others = [
             ProcessId(found.pid, found.started, host, boot)
@@ -80,7 +80,7 @@ class Stopped:
 
 
 class ForeignProcessError(TlaunchError):
-    """A run's files name a process that belongs to another user. It was not signalled."""
+    """A run's files name a process of another user. The process was not signalled."""
 
     def __init__(self, process: ProcessId, state: RunState) -> None:
         users = sorted(uids_of_process(process.pid))
@@ -93,7 +93,7 @@ class ForeignProcessError(TlaunchError):
 
 
 def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stopped:
-    """Stop the run and wait until its agent has ended, for `timeout_s` at most. `kill` skips the grace period.
+    """Stop the run and wait up to `timeout_s` seconds until its agent has ended. `kill` skips the grace period.
 
     The agent ends its ranks and writes the report. If launcher and agent are gone, `stop` ends the ranks. A second
     request is harmless. Raises PermissionError or ForeignProcessError for a process that is not the run owner's.
@@ -112,7 +112,7 @@ def stop(watch: RunStatusReader, *, kill: bool, timeout_s: float | None) -> Stop
 
 
 def _look_until(reached: Callable[[RunState], bool], watch: RunStatusReader, deadline: float) -> RunState:
-    """Poll the run until `reached` returns True, for HEARD_S at most. Return the last state of the run."""
+    """Poll the run until `reached` returns True, but at most for `HEARD_S` seconds. Return the last state."""
     limit = min(deadline, time.monotonic() + HEARD_S)
     while not reached(state := watch.look()) and time.monotonic() < limit:
         time.sleep(LOOK_S / 20)
@@ -125,7 +125,7 @@ def _is_ending(state: RunState) -> bool:
 
 
 def send(process: ProcessId, number: int) -> bool:
-    """Send signal `number`, then SIGCONT. Return False if the process is gone (its pid may be reused). Raises OSError."""
+    """Send a signal and then SIGCONT to a process. Return False if the process is gone. Raises OSError."""
     with _handle(process) as descriptor:
         if descriptor is None or not process.lives:  # checked after opening the handle: both refer to the same process
             return False
@@ -176,7 +176,7 @@ def _wait_for_ends(orphans: Mapping[int, Orphan], deadline: float) -> None:
 
 
 def _ask_launcher(state: RunState, *, kill: bool) -> bool:
-    """Ask the launcher or the agent to end the run, with `kill` at once. Return False if both are gone."""
+    """Ask the launcher or the agent to end the run. Return False if both are gone. `kill` skips the grace period."""
     agent, head = state.progress.agent, state.progress.head
     if not kill:
         return _ask(head, signal.SIGTERM, state) or _ask(agent, signal.SIGTERM, state)
@@ -201,7 +201,7 @@ def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:
 
 
 def _check_owner(process: ProcessId, state: RunState, file: Path) -> None:
-    """Raise if a living process does not belong to the run's owner. `file`: a file of the run that the process writes.
+    """Raise an error if a living process does not belong to the run's owner.
 
     Raises PermissionError if the run belongs to another user than the caller, and otherwise ForeignProcessError.
     """
@@ -239,7 +239,7 @@ def _wait_for_end(process: ProcessId, limit_s: float) -> None:
 
 @contextmanager
 def _handle(process: ProcessId) -> Iterator[int | None]:
-    """Yield a pidfd of a process; None if the process does not exist, -1 if pidfds are not supported."""
+    """Yield a pidfd of a process, None if the process does not exist, or -1 if pidfds are not supported."""
     descriptor: int | None = -1  # if it is not Linux, a kernel before 5.3, or a sandbox that forbids it
     try:
         descriptor = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1

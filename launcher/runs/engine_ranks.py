@@ -28,7 +28,7 @@ MAX_PROCESS_BYTES = 4096
 
 
 def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = None) -> RunDir:
-    """Create the run's directory with run.json and `files` (name: text), and the directory of `rank`.
+    """Create the run directory with run.json, the given files, and a directory for `rank`.
 
     Ranks may call this concurrently, on a shared file system or on one per server. The first rank writes run.json, and
     the others must agree with it. `files` exist when this returns. Raises UsageError if an earlier run of this name has
@@ -55,7 +55,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
 
 
 def _write_or_compare(run_dir: RunDir, text: str) -> None:
-    """Write run.json, or check that it agrees with `text`. The first rank's record counts for all ranks."""
+    """Write run.json if it is missing. Otherwise raise RefusedLayoutError if it disagrees with `text`."""
     if not run_dir.run_json.exists():
         with suppress(FileExistsError):  # another rank was faster
             atomic.write_text(run_dir.run_json, text, replace=False)
@@ -80,7 +80,7 @@ def _write_or_compare(run_dir: RunDir, text: str) -> None:
 
 
 def _agreed_on(fields: Any) -> dict[str, Any] | None:
-    """Return the fields of a run.json that all ranks must share, or None if it is not a run record."""
+    """Return the fields of run.json that all ranks must share, or None if it is not a run record."""
     try:
         layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
         return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
@@ -89,15 +89,15 @@ def _agreed_on(fields: Any) -> dict[str, Any] | None:
 
 
 def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
-    """Write this rank's process to the run's directory, before it becomes the user's program. Raises OSError."""
+    """Record the process of this rank in the run directory. Raises OSError."""
     atomic.write_text(run_dir.process(global_rank), json.dumps(asdict(process)) + "\n")
 
 
 @contextmanager
 def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
-    """Yield True on the first rank of a server, which prints the run's start. Its other ranks wait until that is done.
+    """Yield True on the first rank of a server, which announces the run to the user, and False on other ranks.
 
-    A rank starts its program only after the announcement, because an engine ends all ranks when one fails. The first
+    The other ranks wait until the first leaves the block, because an engine ends all ranks when one fails. The first
     rank is determined by a file in the run's directory. If that file cannot be written, `without_mark` is yielded.
     """
     try:
@@ -117,7 +117,7 @@ def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
 
 
 class EngineRanks:
-    """Reads the processes of ranks that an engine (mpirun, srun) started. Each rank's record is read once."""
+    """Reads the process records of ranks that an engine such as mpirun started. Each record is read once."""
 
     def __init__(self, run_dir: RunDir, recorded: Recorded) -> None:
         self._run_dir = run_dir
@@ -133,7 +133,7 @@ class EngineRanks:
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Return True if every rank had ended at the last look. `all_noted`: ranks without a record never started."""
+        """Return True if every rank has ended. If `all_noted` is set, ranks without a record were never started."""
         # Processes of other machines are not visible; processes from before this machine's last boot have ended.
         here = socket.gethostname()
         if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):

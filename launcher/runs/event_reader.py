@@ -16,7 +16,7 @@ MAX_STRANGE = 10_000  # unknown lines, after which the rest of the file is skipp
 
 
 class EventReader:
-    """A reader of events.jsonl that returns each event once and leaves an unfinished last line for the next call.
+    """Reads events.jsonl while it grows. Each event is returned once, after its line is complete.
 
     It keeps no file open and never blocks. Because anyone may have written the file, it raises no errors for its
     content and limits the time and memory it uses.

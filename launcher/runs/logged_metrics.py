@@ -34,7 +34,7 @@ class LoggedSteps:
 
 
 def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
-    """Return the training steps in the log of the lowest rank whose log ends with figures, such as step and loss.
+    """Return the training steps that were logged by the lowest rank whose log ends with training figures.
 
     A step's time is the time of its line, or 0 if the line has none. If step or sample numbers restart with each epoch,
     the epochs are added up. Only the end of a long log is read; steps are left out if it does not show their number.
@@ -56,7 +56,7 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
 def _steps(
     run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None
 ) -> tuple[tuple[StepMetrics, ...], bool]:
-    """Return a rank's logged steps, and True if their numbers are lower bounds: an epoch was not logged to its end."""
+    """Return a rank's logged steps. The second value is True if the step numbers are lower bounds."""
     logs = RankLogs(run_dir, [global_rank], near_ns)
     logs.note_attempts()
     log = logs.of_rank.get(global_rank)
@@ -98,10 +98,10 @@ def _steps(
 
 
 def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
-    """Return the number of steps before the first epoch of `end`, the end of a log; None if that is not certain.
+    """Return the number of steps before the first epoch in `end`, or None if the number is not certain.
 
-    `begin`: the first figures of the attempt. The result is 0 if steps are numbered across epochs. It is None if
-    samples are counted and no epoch is logged.
+    `end` has the figures from the end of a log, `begin` the first figures of the attempt. The result is 0 if steps are
+    numbered across epochs. It is None if samples are counted and no epoch is logged.
 
     Example: an attempt starts with epoch 1, and `end` with step 500 of epoch 46. Step 1 of epoch 47 follows step 1000,
     so an epoch has 1000 steps, and (46 - 1) * 1000 came before.
@@ -122,7 +122,7 @@ def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
 
 
 def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Matcher | None) -> Figures | None:
-    """Return the first figures with a step that an attempt has logged, or None if its first lines have none."""
+    """Return the first figures with a step in the log of an attempt, or None if its first lines have none."""
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
         starts.apply(stamped.event)

@@ -40,7 +40,7 @@ _EXPECTED: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def from_line(line: bytes) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records of a line (step, validation, stage shares, saved model), and the error in it or None.
+    """Parse a line of metrics.jsonl. Return the records in the line, and an error message or None.
 
     Unknown keys are ignored, and missing keys are None. Records of kinds from a later version are ignored. A loss that
     is present but not finite is NaN.
@@ -104,7 +104,7 @@ def _quoted(value: Any) -> str:
 
 @frozen
 class Metrics:
-    """All records of a metrics.jsonl, each kind in file order."""
+    """All records of a metrics.jsonl file by kind, each kind in file order."""
 
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
@@ -117,14 +117,14 @@ class Metrics:
 
 
 class MetricsReader:
-    """A reader of a growing metrics.jsonl that returns each record once. It keeps no file open.
+    """Reads metrics.jsonl while it grows, and returns each record once. No file stays open between calls.
 
     An incomplete last line is left for the next call. The file is read again from the start if it shrank, was replaced,
     or its last record changed.
     """
 
     def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
-        """Read from the start. With `last_bytes`, read only that many bytes at the end, from the first complete line."""
+        """Read the file from its start, or only its last `last_bytes` bytes if that is given."""
         self.found = False  # whether the last call could open the file
         self.unreadable: str | None = None  # why the last call could not read an existing file: "Permission denied"
         self.strange = 0  # lines that are not records of this version, or have a value of the wrong type
@@ -190,13 +190,13 @@ class MetricsReader:
 
 
 def read_metrics(path: Path) -> Metrics:
-    """Return all records of a metrics.jsonl; empty if the file is missing."""
+    """Return all records of a metrics.jsonl file. The result is empty if the file is missing."""
     reader = MetricsReader(path)
     return metrics_of(reader.read(), reader)
 
 
 def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
-    """Group the records that `reader` returned by kind; add its count of invalid lines and its errors."""
+    """Group records by kind, and add the errors that `reader` has found."""
     by_kind: dict[str, Any] = {
         name: tuple(record for record in records if isinstance(record, kind)) for name, kind in KINDS.items()
     }
@@ -210,7 +210,7 @@ def metrics_of(records: Sequence[Record], reader: MetricsReader) -> Metrics:
 
 
 def part_shares(steps: Sequence[StepMetrics]) -> dict[str, float]:
-    """Return the fraction of step time spent on each of `PARTS`, for the parts that were measured."""
+    """Return the fraction of step time that was spent on each of `PARTS`, for the parts that were measured."""
     shares = {}
     for part in PARTS:
         known = [(getattr(step, f"{part}_s"), step.step_s) for step in steps]

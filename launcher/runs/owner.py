@@ -16,7 +16,7 @@ from launcher.core.run_dir import RunDir
 
 
 def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
-    """Return the uid that owns all of a run's files; None if several do. `read_from`: owners of event files read."""
+    """Return the uid of the user who owns all files of a run, or None if the files have different owners."""
     uids = set(read_from)
     for path in (run_dir.root, run_dir.events.parent, run_dir.events):
         with suppress(OSError):
@@ -25,14 +25,17 @@ def owner_of(run_dir: RunDir, read_from: frozenset[int]) -> int | None:
 
 
 def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
-    """Return True if a process belongs to `owner`, or has `file` open to write (a file system may map all users to one)."""
+    """Return True if a process belongs to `owner` or has `file` open for writing.
+
+    The open file counts because a file system may map all users to one.
+    """
     return owner is not None and (
         owner in {ROOT, *uids_of_process(process.pid)} or _writes_to(process.pid, file, owner)
     )
 
 
 def _writes_to(pid: int, file: Path, owner: int) -> bool:
-    """Return True if a process has `file` open for writing. Links and other users' files do not count."""
+    """Return True if a process has `file` open for writing. A link or another user's file does not count."""
     with suppress(OSError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -45,7 +48,7 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 
 
 def check_own_directory(directory: Path) -> None:
-    """Raise UsageError if a directory, or a link at its path, belongs to another user, who could replace its files."""
+    """Raise UsageError if a directory, or a link to it, belongs to another user, who could replace files in it."""
     for uid in uids_of_file(directory):
         if not is_trusted_in(uid, directory):
             raise UsageError(

@@ -15,7 +15,7 @@ from launcher.core.verdict import Verdict
 
 
 class State(str, Enum):
-    """The state of a run. Events give all states except the last five, which need a look at processes and files."""
+    """The state of a run. Some states follow from its events, and others from its processes and files."""
 
     STARTING = "starting"
     PRELOADING = "preloading"
@@ -57,7 +57,7 @@ ENDED_AS = {
 
 @dataclass(slots=True)
 class AttemptEnd:
-    """The end of an attempt, from the first SIGTERM to SIGKILL."""
+    """Records how an attempt was ended, from the first SIGTERM to SIGKILL."""
 
     stopping: events.Stopping | None = None
     cause: Cause = Cause.FINISHED
@@ -68,12 +68,12 @@ class AttemptEnd:
 
     @property
     def killed(self) -> int:
-        """Number of processes that had to be killed, on all servers."""
+        """The number of processes that had to be killed, on all servers."""
         return sum(self._killed.values())
 
     @property
     def leftovers(self) -> int:
-        """Number of processes that outlived their ranks, on all servers."""
+        """The number of processes that outlived their ranks, on all servers."""
         return sum(self._leftovers.values())
 
     def take(self, stamped: TimestampedEvent) -> None:
@@ -102,7 +102,7 @@ class RankStart:
 
 @frozen
 class SchedulerStart:
-    """The start of MindSpore's scheduler process in an attempt, and its exit if that was not requested."""
+    """The start of MindSpore's scheduler process in an attempt, and its exit if that was unexpected."""
 
     event: events.SchedulerStarted | None  # None: it could not be started
     server_index: int
@@ -111,7 +111,7 @@ class SchedulerStart:
 
 @dataclass(slots=True)
 class AttemptProgress:
-    """The state of one attempt, aggregated from its events. Each attempt has a new record."""
+    """The state of one attempt, computed from its events."""
 
     number: int = 0
     master_port: int = 0
@@ -161,10 +161,10 @@ class AttemptProgress:
 
 
 class Progress:
-    """The state of a run, updated by events in order. Times are nanoseconds since 1970."""
+    """Tracks the state of a run from its events, which must come in order. Times are nanoseconds since 1970."""
 
     def __init__(self, rank_count: int | None = None, devices: frozenset[int] | None = None) -> None:
-        """`rank_count`: None: from the agent's event. `devices`: count only these of an elastic run; None: all."""
+        """Start before the first event. If `devices` is given, count only the ranks on these devices."""
         self._devices = devices
         self.rank_count = rank_count or 0
         self._count_is_given = rank_count is not None
@@ -187,12 +187,12 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Seconds from the agent's start to the last event."""
+        """The seconds from the agent's start to the last event."""
         return 0.0 if self.first_ns is None else (self.last_ns - self.first_ns) / 1e9
 
     @property
     def state(self) -> State:
-        """The state according to events. Never LOST or ELSEWHERE, because a killed process writes no event."""
+        """The state according to the events, which do not show that an agent was killed."""
         attempt, ending = self.current, self.current.ending
         if self.ended:
             return ENDED_AS[ending.cause]
@@ -241,7 +241,7 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count against `--max-restarts`, not those for changed devices or lost servers."""
+        """The number of restarts that count against `--max-restarts`. Changed devices and lost servers do not count."""
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]

@@ -27,7 +27,7 @@ LOOK_BYTES = 1 << 15  # per read of a log; there may be a thousand logs
 
 @frozen
 class RankFigures:
-    """The newest training figures of a rank (step, loss, speed), all from one source: a heartbeat or a log line."""
+    """The newest training figures of a rank, such as step and loss, all from one heartbeat or log line."""
 
     heartbeat: Heartbeat | None = None  # any heartbeat, including a touched file
     from_log: bool = False
@@ -43,14 +43,14 @@ class RankFigures:
 
     @property
     def compared_step(self) -> int | None:
-        """The step used to compare ranks, or the percentage of the epoch if the log counts samples; None if unknown."""
+        """The step used to compare ranks, or None. If the log counts samples, this is the percentage of the epoch."""
         if self.step is None or not self.counts_samples:
             return self.step
         return 100 * self.step // self.last_step if self.last_step else None
 
     @property
     def is_over(self) -> bool:
-        """True for a finished progress bar without words. Its loop is over, and another may be running."""
+        """True if a progress bar without text is complete, so that its loop has ended."""
         return self.is_bare and self.step is not None and self.step == self.last_step
 
     @property
@@ -60,7 +60,7 @@ class RankFigures:
 
 @dataclass(slots=True)
 class _Log:
-    """The read position and newest figures of a rank's log. Invariant: `position` is at the start of a line."""
+    """The read position in a rank's log and the newest figures found there. `position` is always at a line start."""
 
     path: Path
     offset: int = 0  # where the current attempt starts
@@ -70,7 +70,7 @@ class _Log:
 
 
 def pattern_of(text: str | None) -> Matcher | None:
-    """Compile a --progress-regex that finds figures in lines; None means the built-in formats. Raises UsageError."""
+    """Compile a `--progress-regex`, or return None for the built-in line formats. Raises UsageError."""
     if text is None:
         return None
     from launcher.logs.figures import progress_regex  # noqa: PLC0415 - few runs have one
@@ -79,7 +79,7 @@ def pattern_of(text: str | None) -> Matcher | None:
 
 
 def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
-    """Compile the --progress-regex `text`; if None, the run's recorded one. Raises UsageError if `text` is invalid."""
+    """Compile `text` or, if it is None, the run's recorded --progress-regex. Raise UsageError if `text` is invalid."""
     if text is not None:
         return pattern_of(text)
     recorded = read_fields(run_dir).get("progress_regex")
@@ -89,20 +89,19 @@ def pattern_for(run_dir: RunDir, text: str | None) -> Matcher | None:
 
 
 class FiguresReader:
-    """Reads the newest training figures of ranks. Each look reads at most the last 32 KiB of new log text.
+    """Reads the newest training figures of ranks. Each call reads at most the last 32 KiB of new log text.
 
-    It keeps no file open, never blocks and raises no errors for file content. It stops using an expression that is too
-    slow.
+    It keeps no file open, never blocks, raises no errors for file content, and gives up an expression that is too slow.
     """
 
     def __init__(self, run_dir: RunDir, pattern: Matcher | None = None) -> None:
-        """`pattern`: an expression from `progress_regex` that replaces the built-in line formats."""
+        """Use `pattern` (from `progress_regex`) to find figures in logs, or the built-in line formats if it is None."""
         self.refused: UsageError | None = None  # why the pattern was given up
         self._run_dir, self._pattern = run_dir, pattern
         self._logs: dict[int, _Log] = {}
 
     def look(self, global_rank: int, log_offset: int = 0) -> RankFigures:
-        """Return the figures of a rank. `log_offset` is the start of the current attempt in its log."""
+        """Return the newest figures of a rank from its heartbeat or, from `log_offset` on, from its log."""
         heartbeat = read_heartbeat(self._run_dir.heartbeat(global_rank))
         beat = heartbeat.beat if heartbeat is not None else Beat()
         figures = RankFigures(
@@ -113,7 +112,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures in a rank's log, or None. If the pattern was too slow, only `refused` is set."""
+        """Return the newest figures in a rank's log, or None. Only `refused` is set if the pattern was too slow."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

@@ -24,13 +24,13 @@ class AttemptStarts:
     """The byte offset at which each attempt starts in each rank's log. Later attempts start with a mark (`mark_of`)."""
 
     def __init__(self, *, written_anew: bool = False) -> None:
-        """`written_anew`: each attempt overwrites the log of the previous one."""
+        """Start without attempts. If `written_anew` is True, each attempt overwrites the previous attempt's log."""
         self.attempt = 0  # the latest attempt
         self._written_anew = written_anew
         self._of_rank: dict[int, list[tuple[int, int]]] = {}
 
     def of(self, global_rank: int) -> list[tuple[int, int]]:
-        """Return a rank's list of (start offset, attempt), ascending. The list grows as more attempts become known."""
+        """Return a rank's start offsets with their attempts, ascending. The list grows as attempts become known."""
         return self._of_rank.setdefault(global_rank, [])
 
     def apply(self, event: Event) -> None:
@@ -46,7 +46,7 @@ class AttemptStarts:
                 pass
 
     def note(self, global_rank: int, offset: int, attempt: int) -> None:
-        """Record that the log from `offset` on was written by `attempt` or a later one."""
+        """Record that `attempt` starts at `offset` in a rank's log."""
         starts = self.of(global_rank)
         if starts and starts[-1][0] > offset:  # the log was truncated: all text before `offset` was written since
             starts[:] = [(0, starts[-1][1])]
@@ -62,7 +62,7 @@ MIN_BYTES = 512  # read from one log
 
 
 def why_unreadable(log: Path) -> str | None:
-    """Return the error of opening a log, or None if it can be read or does not exist yet. Does not block."""
+    """Return the error message if a log cannot be opened, else None. A missing log is not an error."""
     try:
         with opened(log):
             return None
@@ -73,13 +73,13 @@ def why_unreadable(log: Path) -> str | None:
 
 
 class RankLog:
-    """The lines of one rank in order, with times and attempts. Call `close` at the end."""
+    """Reads the lines of one rank's log in order, with times and attempts. Call `close` at the end."""
 
     def __init__(
         self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int, *,
         wanted: Callable[[Line], bool] | None = None, arrivals: Arrivals | None = None,
     ) -> None:  # fmt: skip
-        """Start at the beginning of `log`. `near_ns` is roughly when the rank ran, for times without a year.
+        """Start at the beginning of `log`. `near_ns` is the approximate time of the run, for times without a year.
 
         `wanted`: as in `RankLogs`. `arrivals`: the times of lines that contain no time.
         """
@@ -91,7 +91,7 @@ class RankLog:
         self.before_read: Callable[[], None] = lambda: None  # called before each read by `present` and `blocks`
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
-        """Skip all but the last `count` lines; call it first. `with_times`: search earlier lines for their times."""
+        """Skip all but the last `count` lines. If `with_times` is True, search earlier lines for their time."""
         self._log.skip_to_last_lines(count)
         for limit_bytes in TIMED_BYTES if with_times else ():
             reader = LineReader(self._global_rank)
@@ -106,12 +106,12 @@ class RankLog:
             yield from self.lines(*chunk)
 
     def with_partial(self) -> Iterator[Line]:
-        """Yield all finished lines up to the current end of the log, and an unfinished last line."""
+        """Yield all finished lines up to the current end of the log, and then an unfinished last line."""
         yield from self.present()
         yield from self.rest()
 
     def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Yield the lines from about a chunk before the first of `marks`. Searching is cheaper than splitting lines."""
+        """Skip the log up to about one chunk before the first of `marks`, and yield the lines from there on."""
         longest = max(map(len, marks))
         is_found, last_offset, last = False, 0, b""
         for offset, chunk in self._present():
@@ -126,7 +126,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all text up to the log's end in blocks of lines. A part of a long line, or of the last, has no newline."""
+        """Yield the log up to its current end in blocks of lines. A block without a newline is part of a line."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -135,13 +135,13 @@ class RankLog:
             yield unfinished
 
     def read(self, limit_bytes: int) -> tuple[int, bytes]:
-        """Read up to `limit_bytes` new bytes of one attempt; return their offset, and the bytes. Does not block."""
+        """Read up to `limit_bytes` new bytes of one attempt without blocking. Return their offset and the bytes."""
         position = self._log.position
         _, behind, _ = attempt_at(position, self._starts)
         return self._log.read(int(min(limit_bytes, behind - position)))
 
     def of_attempt(self, attempt: int, offset: int, chunk: bytes) -> bytes:
-        """Return the beginning of a chunk that `attempt` or an earlier one wrote. The rest is read again later."""
+        """Return the part of a chunk that `attempt` or an earlier one wrote. The rest will be read again later."""
         self._note_mark(offset, chunk)
         _, behind, now = attempt_at(offset, self._starts)
         end = offset if now is not None and now > attempt else int(min(behind, offset + len(chunk)))
@@ -150,7 +150,7 @@ class RankLog:
         return chunk[: end - offset]
 
     def _note_mark(self, offset: int, chunk: bytes) -> None:
-        """Record the offset of a new attempt's mark in a chunk. The attempt's start event may arrive later."""
+        """Record the offset of a new attempt's mark in a chunk, since the attempt's start event may arrive later."""
         _, _, attempt = attempt_at(offset, self._starts)
         for number in range((attempt or 0) + 1, self._all_starts.attempt + 1):  # a rank may be missing in some attempts
             mark = mark_of(number)
@@ -165,16 +165,16 @@ class RankLog:
 
     @property
     def attempt(self) -> int:
-        """The attempt that wrote the next unread text; -1 if unknown."""
+        """The attempt that wrote the next unread text, or -1 if it is unknown."""
         attempt = attempt_at(self._log.position, self._starts)[2]
         return -1 if attempt is None else attempt
 
     def lines(self, offset: int, chunk: bytes) -> list[Line]:
-        """Return the lines that end in a chunk from `read`. Call it once for each chunk, in order."""
+        """Return the lines that end in a chunk from `read`. Call this once for each chunk, in order."""
         return self._stamped(self._reader.lines(offset, chunk))
 
     def rest(self) -> list[Line]:
-        """Return the unfinished last line; empty if there is none."""
+        """Return the unfinished last line, or an empty list if there is none."""
         return self._stamped(self._reader.last_line())
 
     @property
@@ -182,14 +182,14 @@ class RankLog:
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last unread bytes, or the last `keep_lines` lines. Return the number of skipped bytes."""
+        """Keep only the last `keep_bytes` bytes and `keep_lines` lines unread. Return the number of skipped bytes."""
         return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:
         self._log.close()
 
     def _present(self) -> Iterator[tuple[int, bytes]]:
-        """Yield unread chunks up to the log's size at the time of the call. It returns even while ranks write."""
+        """Yield the unread chunks up to the size of the log at the time of the call."""
         end = self._log.end
         while self._log.position < end:
             self.before_read()
@@ -204,7 +204,7 @@ class RankLog:
 
 
 class AttemptPlaces:
-    """The device of each rank, by attempt. `note` records the device assignment of a new attempt."""
+    """The server and device of each rank in each attempt."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -213,7 +213,7 @@ class AttemptPlaces:
 
     @property
     def change(self) -> bool:
-        """True if ranks can be on other devices in another attempt."""
+        """True if a rank can be on different devices in different attempts."""
         return bool(self._recorded.devices)
 
     def note(self, attempt: int, allotment: DeviceAssignment | None) -> None:
@@ -229,7 +229,7 @@ class AttemptPlaces:
         return self._of_attempt[number]
 
     def of_line(self, line: Line) -> RankPlace | None:
-        """Return the server and device of the rank that wrote a line; None if the line's attempt has no such rank."""
+        """Return the server and device of the rank that wrote a line, or None if its attempt has no such rank."""
         return self.of(line.attempt).get(line.global_rank)
 
 
@@ -269,7 +269,7 @@ class RankLogs:
 
     @property
     def unreadable(self) -> dict[int, tuple[Path, str]]:
-        """Path and reason, by global rank, for logs that were left out or that the last read failed for."""
+        """The path and error of each log that cannot be opened or read, by global rank."""
         reasons = self._left_out | {rank: log.trouble for rank, log in self._growing.items()}
         return {rank: (self._named[rank], reason) for rank, reason in sorted(reasons.items()) if reason is not None}
 
@@ -310,22 +310,22 @@ class RankLogs:
                 return
 
     def look_at(self, global_rank: int) -> None:
-        """Read this log to its current end, changed or not. `is_read` then returns True."""
+        """Mark a log as changed, so that `new_lines` reads it to its current end."""
         self._changes.look_at(global_rank)
 
     def is_read(self, global_rank: int) -> bool:
-        """Return True if `new_lines` has returned all known text of this log."""
+        """Return True if `new_lines` has returned all lines of this log, as far as is known."""
         return not self._changes.has_changed(global_rank)
 
     def follower(self) -> Follower:
-        """Return a `Follower`, which reads new lines as unchanged bytes. Use it instead of `new_lines`."""
+        """Return a `Follower` that reads new lines as unchanged bytes. Use it instead of `new_lines`."""
         return Follower(self._growing)
 
     def wait(self, seconds: float) -> None:
         self._changes.wait(seconds)
 
     def note_attempts(self) -> None:
-        """Read new events, and record the offsets of new attempts in each log."""
+        """Read new events, and record the offsets at which new attempts start in the logs."""
         for stamped in self._events.read():
             self._starts.apply(stamped.event)
             if isinstance(stamped.event, AttemptStarted):

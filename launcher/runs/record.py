@@ -27,7 +27,7 @@ _masked = lru_cache(maxsize=256)(masked)  # thousands of ranks share most of the
 
 
 def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str:
-    """Return the complete spec as JSON, with all ranks. An environment variable that the run removes is null.
+    """Return the complete spec of a run as JSON. A null value marks an environment variable that the run removes.
 
     `options`: the command-line options of the run, by name, with secrets masked.
     """
@@ -113,7 +113,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
 
 
 def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
-    """Return a run's recorded options and working directory, or None if it has none. Raises UnreadableError."""
+    """Return a run's recorded options and working directory, or None if no options were recorded."""
     with _understood(run_dir):
         fields = read_json(run_dir.run_json)
         options, cwd = fields.get("options"), Path(fields["cwd"])
@@ -121,7 +121,7 @@ def read_options(run_dir: RunDir) -> tuple[Mapping[str, Any], Path] | None:
 
 
 def read_fields(run_dir: RunDir) -> Mapping[str, Any]:
-    """Return the content of run.json, empty if it cannot be read or is not an object."""
+    """Return the content of run.json. The result is empty if the file cannot be read or is not a JSON object."""
     with suppress(OSError, ValueError):
         if isinstance(fields := read_json(run_dir.run_json), dict):
             return fields
@@ -143,7 +143,7 @@ def _ascending(places: Iterable[Any]) -> tuple[RankPlace, ...]:
 
 
 def continued_by(run_dir: RunDir) -> ResumedFrom | None:
-    """Return the checkpoint that a run resumed from; None if its run.json names none."""
+    """Return the checkpoint that a run resumed from, or None if its run.json names none."""
     with suppress(ValueError):
         return _continued(read_fields(run_dir))
     return None
@@ -161,7 +161,7 @@ _ELSEWHERE = "choose another directory with `--runs-dir DIR` or TLAUNCH_RUNS_DIR
 
 @contextmanager
 def filling(run_dir: RunDir) -> Iterator[None]:
-    """Convert an OSError in the block into an UnreadableError about a run directory that cannot be created."""
+    """Convert an OSError in the block into an UnreadableError about the run directory."""
     try:
         yield
     except OSError as error:
@@ -171,7 +171,7 @@ def filling(run_dir: RunDir) -> Iterator[None]:
 
 
 def free_name(runs_dir: Path, wanted: str) -> str:
-    """Return `wanted`, or the first of wanted-2, wanted-3, ... that is free in `runs_dir`."""
+    """Return the first name among `wanted`, wanted-2, wanted-3, ... that is free in `runs_dir`."""
     names = itertools.chain([wanted], (f"{wanted}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(runs_dir / name))
 
@@ -183,7 +183,7 @@ def create_run(
     files: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """Create the directory of a new run: a directory per rank, run.json (with `options`) and `files` (name: text).
+    """Create the directory of a new run with a directory for each rank, run.json and the given files.
 
     `specify` returns the spec for a name. It is called again if another run takes the name in the meantime. The
     directory is written under a temporary name and renamed. On failure everything is removed, also `runs_dir` if it was
@@ -202,7 +202,7 @@ def create_run(
 
 
 def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str], options: Mapping[str, Any] | None) -> bool:
-    """Create the run's directory. Return False if its name has been taken in the meantime."""
+    """Create the run's directory. Return False if the run's name has been taken in the meantime."""
     aside = RunDir(runs_dir / f".{spec.name}.{os.urandom(4).hex()}.partial")
     try:
         aside.root.mkdir()
@@ -222,14 +222,14 @@ def _claim(runs_dir: Path, spec: RunSpec, files: Mapping[str, str], options: Map
 
 
 def point_latest(runs_dir: Path, name: str) -> None:
-    """Point the link `latest` to the run of that name, if possible."""
+    """Point the link `latest` to the run called `name`. Ignore errors, since the link is optional."""
     with suppress(OSError):  # no link support, or a directory of that name: the link is optional
         atomic.point_link(runs_dir / LATEST, name)
 
 
 @contextmanager
 def _directory(path: Path) -> Iterator[None]:
-    """Create `path`. If the block fails, remove the directories that were created."""
+    """Create `path` and its parents. If the block fails, remove the directories that were created."""
     missing = list(itertools.takewhile(lambda parent: not parent.exists(), (path, *path.parents)))
     try:
         path.mkdir(parents=True, exist_ok=True)

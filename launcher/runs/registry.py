@@ -22,7 +22,7 @@ _NAME_CHARS = 16
 
 
 def register(runs_dir: Path) -> None:
-    """Register a directory of runs, unless it is hidden. Write errors are ignored."""
+    """Register a directory of runs, unless it is hidden. Ignore write errors."""
     if (links := _links()) is None or runs_dir.name.startswith("."):
         return
     target = os.path.realpath(runs_dir)

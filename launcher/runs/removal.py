@@ -58,7 +58,7 @@ def _why_it_stays(root: Path, state: RunState) -> str | None:
 
 
 def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
-    """Return the `roots` that a run in `others` was resumed from, directly or indirectly, with that run's name."""
+    """Return the runs in `roots` that other runs were resumed from, each with the name of such a run."""
     by_place = {os.path.realpath(root): root for root in roots}
     found: dict[Path, str] = {}
     for other in others:
@@ -69,17 +69,17 @@ def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Pat
 
 
 class Removal:
-    """Removes runs one at a time. Before each removal it checks that no new run was resumed from it."""
+    """Removes runs one by one. A run stays if another run was resumed from it in the meantime."""
 
     def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
-        """`known`: runs that were already checked. None of them was resumed from a run to be removed."""
+        """Start with the `known` runs, which have already been checked: none was resumed from a run to be removed."""
         self._runs_dir = runs_dir
         self._known: dict[Path, set[str]] = {}
         for root in known:
             self._known.setdefault(root.parent, {LATEST}).add(root.name)
 
     def remove(self, root: Path) -> str | None:
-        """Remove a run. Return the reason if it must stay.
+        """Remove a run, or return the reason if it must stay.
 
         The directory is renamed first, so that no reader sees a run with missing files. Raises FileNotFoundError if
         another process has removed it, and OSError if files remain, which then have a hidden name.
@@ -107,13 +107,13 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Finish interrupted removals. Directories without the marker stay: a user may have chosen such a name."""
+        """Finish interrupted removals. Skip directories without a marker file: a user may have chosen the name."""
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():
                 _remove_files(left)
 
     def mend_latest(self) -> None:
-        """Point `latest` to the newest remaining run if its target is gone."""
+        """Point `latest` to the newest remaining run if the link's target is gone."""
         latest = self._runs_dir / LATEST
         if not latest.is_symlink() or latest.exists():
             return
@@ -127,12 +127,12 @@ class Removal:
 
 
 def _mark(aside: Path) -> Path:
-    """Return the path of the marker file of a removal: the run's run.json, renamed before its files are removed."""
+    """Return the path of the file that marks a run as being removed. It is run.json under another name."""
     return aside / f"run.json{_REMOVED}"
 
 
 def _remove_files(aside: Path) -> None:
-    """Remove as many of a run's files as possible, the marker among the last."""
+    """Remove as many files of a run as possible. The marker file is among the last."""
     with suppress(OSError), os.scandir(aside) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -41,7 +41,7 @@ class Silences:
 
 
 class SilenceReader:
-    """Checks the logs of ranks repeatedly: a `stat` of each, and some arrival times of logs without recent writes."""
+    """Finds silent ranks from the times at which their logs were last written."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
@@ -49,7 +49,7 @@ class SilenceReader:
         self._usual: dict[int, tuple[tuple[int, int], float | None]] = {}
 
     def look(self, beats_ns: Mapping[int, int | None], started_ns: Mapping[int, int]) -> Silences:
-        """Check the running ranks, given their last heartbeats. Never raises.
+        """Find the silent ranks among the running ranks, given the times of their last heartbeats. Never raises.
 
         `started_ns`: the start of each rank's current attempt, if known. Pauses in earlier attempts are ignored.
         """
@@ -88,7 +88,7 @@ class SilenceReader:
 
 
 def usual_pause_s(arrivals: Path, started_ns: int) -> float | None:
-    """Return the longest recent pause between writes to a log since a start, in seconds; None after too few writes."""
+    """Return the longest recent pause between two writes to a log in seconds, or None after too few writes."""
     with suppress(OSError), opened(arrivals) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         end = size_bytes - size_bytes % RECORD.size

@@ -75,19 +75,19 @@ class RunState:
 
     @property
     def exit_code(self) -> int | None:
-        """The run's exit code; None while it runs or if it was not recorded."""
+        """The run's exit code, or None while the run is active or if the exit code was not recorded."""
         return self.report.exit_code if self.report else self.progress.exit_code
 
     @property
     def started_ns(self) -> int | None:
-        """The time of the agent's first event; without an agent, the time at which run.json was written."""
+        """The time of the agent's first event. For a run without an agent, the time at which run.json was written."""
         return self.progress.first_ns or (
             self.report.started_ns if self.report else _modified_ns(self.run_dir.run_json)
         )
 
     @property
     def ended_ns(self) -> int | None:
-        """The time of the last event of a finished run; None while it is active."""
+        """The time of the last event of a finished run, or None while the run is active."""
         if not self.state.over:
             return None
         return self.report.ended_ns if self.report else self.progress.last_ns or None
@@ -100,7 +100,7 @@ class RunState:
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """All attempts; the last may be active. A report has the exact order in which ranks ended."""
+        """All attempts of the run. The last attempt may still be active."""
         return self.report.attempts if self.report and self.report.attempts else self.progress.attempts
 
     @property
@@ -109,7 +109,7 @@ class RunState:
 
     @property
     def not_restarting(self) -> str | None:
-        """Why remaining restarts were not used."""
+        """The reason that the remaining restarts were not used."""
         return self.report.not_restarting if self.report else self.progress.not_restarting
 
     @property
@@ -118,7 +118,7 @@ class RunState:
 
     @property
     def ranks(self) -> Iterator[RankLook]:
-        """Every rank of the run, or of this `part`, ascending. Checks the process of each rank that has not ended."""
+        """All ranks of the run, or those in `part`, ascending. Checks the processes of ranks that have not ended."""
         global_ranks = range(self.progress.rank_count) if self.part is None else self.part
         for global_rank in global_ranks:
             process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
@@ -137,7 +137,7 @@ class RunState:
 
     @property
     def scheduler(self) -> RankState | None:
-        """The state of MindSpore's scheduler process; None if there is none. It ends with the run, without an event."""
+        """The state of MindSpore's scheduler process, or None if the run has no scheduler process."""
         scheduler = self.progress.current.scheduler
         if scheduler is None:
             return None
@@ -162,7 +162,7 @@ class RunState:
 
 
 class RunStatusReader:
-    """Checks one run repeatedly, and reads every event once. It keeps no file open."""
+    """Reads the state of one run repeatedly. Each event is read once, and no file stays open between calls."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self.run_dir = run_dir
@@ -236,12 +236,12 @@ class RunStatusReader:
 
 
 def look(run_dir: RunDir) -> RunState:
-    """Return the present state of the run. Reads its files once, never blocks, raises no errors for file content."""
+    """Return the current state of the run. Never blocks, and raises no errors for file content."""
     return RunStatusReader(run_dir).look()
 
 
 def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
-    """Return the runs in `runs_dir` with a living process, newest first. A single living rank is sufficient."""
+    """Return the runs in `runs_dir` that have a living process, newest first."""
     run_dirs = (run_at((runs_dir / name).resolve()) for name in run_names(runs_dir))
     # The agent writes the report last, so runs with a report are over.
     states = [look(run_dir) for run_dir in run_dirs if not os.path.exists(run_dir.report)]  # noqa: PTH110 - never raises
@@ -250,7 +250,7 @@ def runs_going_on(runs_dir: Path) -> tuple[RunState, ...]:
 
 
 def _part(run_dir: RunDir) -> tuple[int, ...] | None:
-    """Return the global ranks of the server whose part of the run `run_dir` is; None if its files cover all servers."""
+    """Return the global ranks of one server if `run_dir` has only the files of this server, else None."""
     if run_dir.server_index is None:
         return None
     try:
@@ -261,7 +261,7 @@ def _part(run_dir: RunDir) -> tuple[int, ...] | None:
 
 
 def read_report(run_dir: RunDir) -> Report | None:
-    """Return report.json, or None if it is missing or of another version."""
+    """Return the content of report.json, or None if it is missing or was written by another version."""
     try:
         return Report.from_json(read_regular(run_dir.report, MAX_JSON_BYTES))
     except (OSError, ValueError):

@@ -25,7 +25,7 @@ _COUNTED = re.compile(r"-\d+$")  # distinguishes runs started in the same second
 
 
 def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] = lambda _: None) -> RunDir:
-    """Return the run that `reference` names; None: the latest. `note` receives warnings. Raises as `find_runs` does."""
+    """Return the run that `reference` names, or the latest run if `reference` is None. `note` receives warnings."""
     if reference is None:
         return _latest(runs_dir, note)
     if means_latest(reference):
@@ -37,7 +37,7 @@ def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] 
 
 
 def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
-    """Return the run with this directory or name, or else the runs with this --name, newest first.
+    """Return the run with this directory or name, or else all runs with this --name, newest first.
 
     If there are none, return the only run whose name or --name starts with `reference`. Raises UnreadableError if there
     is no such run, and UsageError if `reference` is empty, or a prefix of several runs' names.
@@ -67,7 +67,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
-    """Return the directory among `places` that contains the run `reference`, or None. Without a name: the newest run.
+    """Return the directory in `places` that contains the run `reference` (default: the newest run), or None.
 
     Raises UsageError if several contain a run of that name, or, if none does, a run with that prefix.
     """
@@ -89,12 +89,12 @@ def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
 
 
 def means_latest(reference: str) -> bool:
-    """Return True for "latest" and for "latest~2", the run two before it."""
+    """Return True if `reference` is "latest" or refers to an earlier run, such as "latest~2"."""
     return _LATEST.fullmatch(reference) is not None
 
 
 def run_at(root: Path) -> RunDir:
-    """Return the RunDir of the run whose directory is `root`.
+    """Return the RunDir of the run in the directory `root`.
 
     The directory may contain only one part per server, if servers do not share the launcher's file system or a run.sh
     started each. Then return the part of this machine, or else the first.
@@ -112,7 +112,7 @@ def run_at(root: Path) -> RunDir:
 
 
 def last_agent(run_dir: RunDir) -> ProcessId | None:
-    """Return the process of the last agent in this server's part of a run; None if the run's owner does not own it."""
+    """Return the process of a run's last agent on this server, or None if it does not belong to the run's owner."""
     agent, reader = None, EventReader(run_dir.events)
     for stamped in reader.read():
         if isinstance(stamped.event, AgentStarted):
@@ -122,14 +122,14 @@ def last_agent(run_dir: RunDir) -> ProcessId | None:
 
 
 def run_names(runs_dir: Path) -> tuple[str, ...]:
-    """Return the sorted names of the runs in `runs_dir`; names that start with a time are oldest first."""
+    """Return the sorted names of the runs in `runs_dir`. Names that start with a time are thus oldest first."""
     if not os.path.isdir(runs_dir):  # noqa: PTH112 - see `_is_file`
         return ()
     return tuple(sorted(path.parent.name for path in runs_dir.glob("[!.]*/run.json") if path.parent.name != LATEST))
 
 
 def newest_first(runs_dir: Path) -> list[str]:
-    """Return the names of the runs in `runs_dir`, the most recently started first."""
+    """Return the names of the runs in `runs_dir`, most recently started first."""
     return sorted(run_names(runs_dir), key=lambda name: (_started_ns(runs_dir, name), name), reverse=True)
 
 
@@ -145,7 +145,7 @@ def _is_file(path: Path) -> bool:
 
 
 def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the names that --name may have given each run, by directory name (such as 20261121-120000-NAME-2)."""
+    """Map each directory name, such as 20261121-120000-NAME-2, to the values of --name that may have led to it."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -162,7 +162,7 @@ def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
-    """Return the run that `latest` links to, or the newest readable run if the link is missing or another user's.
+    """Return the run that `latest` links to, or the newest readable run if there is no link that can be trusted.
 
     Job files do not update the link. In a sticky directory only its owner can.
     """

@@ -34,7 +34,7 @@ RankRole = Literal["well", "culprit", "consequence", "ended", "running", "hung"]
 
 @frozen
 class Mark:
-    """A notable moment. `text` is one line and may contain a program's output: escape it for display."""
+    """A notable moment in a run. `text` is one line and may contain program output, so escape it for display."""
 
     time_ns: int
     kind: MarkKind
@@ -79,7 +79,7 @@ class Timeline:
 
 
 def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
-    """Return the run's timeline up to now. `records`: the run's metrics.jsonl, each kind in order. Only reads files."""
+    """Return the run's timeline up to now. `records` are the records in the run's metrics.jsonl."""
     now_ns = time.time_ns()
     metrics = _MetricsSeen(now_ns)
     for record in records:
@@ -108,7 +108,7 @@ def timeline(run_dir: RunDir, records: Iterable[Record]) -> Timeline:
 
 
 class ThinnedMarks:
-    """An evenly spaced sample of at most `MAX_OF_A_KIND` + 1 marks of one kind, including the first and the last."""
+    """An evenly spaced sample of the marks of one kind, which includes the first and the last mark."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []  # every `_every`th
@@ -127,7 +127,7 @@ class ThinnedMarks:
         self._last = mark
 
     def marks(self) -> Iterator[Mark]:
-        """Yield the sampled marks. The `count` of each includes the omitted marks that follow it."""
+        """Yield the sampled marks. The `count` of a mark includes the omitted marks that follow it."""
         rest = (self._seen - 1) % self._every  # marks after the last one that is kept
         for mark in self._marks:
             is_last = mark is self._marks[-1]
@@ -151,7 +151,7 @@ def marks_of_record(record: Record) -> Iterator[Mark]:
 
 
 class _MetricsSeen:
-    """Collects the records of metrics.jsonl. Times in the future are ignored: any program can write the file."""
+    """Collects records of metrics.jsonl. Ignores times in the future, because any program can write the file."""
 
     def __init__(self, now_ns: int) -> None:
         self.first_step_ns: dict[int, int] = {}  # by attempt
@@ -168,7 +168,7 @@ class _MetricsSeen:
             self._marks.setdefault(mark.kind, ThinnedMarks()).add(mark)
 
     def marks_within(self, first_ns: int, last_ns: int) -> Iterator[Mark]:
-        """Yield all marks, with times clamped to the range from `first_ns` to `last_ns`."""
+        """Yield all marks. A mark's time is clamped to the range from `first_ns` to `last_ns`."""
         for mark in chain.from_iterable(thinned.marks() for thinned in self._marks.values()):
             yield replace(mark, time_ns=min(max(mark.time_ns, first_ns), last_ns))
 
@@ -213,7 +213,7 @@ def _line(text: str) -> str:
 
 
 class _EventsSeen:
-    """Builds attempt spans and marks from events, read in order. A finished attempt becomes a span at once."""
+    """Builds attempt spans and marks from events, which must be read in order."""
 
     def __init__(self, first_step_ns: Mapping[int, int]) -> None:
         self.progress = Progress()
@@ -250,12 +250,12 @@ class _EventsSeen:
 
     @property
     def broke_off(self) -> bool:
-        """True if agent and launcher are gone without a last event. False on other machines, since it is unknown."""
+        """True if agent and launcher are gone but wrote no last event. Always False on other machines."""
         agent, head = self.progress.agent, self.progress.head
         return agent is not None and agent.is_local and not agent.lives and (head is None or not head.lives)
 
     def last_beats(self, run_dir: RunDir, now_ns: int) -> dict[int, int]:
-        """Return the time of the last heartbeat of each rank whose end is unknown, by global rank."""
+        """Return the time of the last heartbeat of each rank that has no recorded end, by global rank."""
         beats: dict[int, int] = {}
         current = self.progress.current
         for global_rank in current.starts.keys() - current.exits.keys():
@@ -266,11 +266,11 @@ class _EventsSeen:
         return beats
 
     def attempts(self, ended_ns: int | None, beats: Mapping[int, int]) -> tuple[AttemptSpan, ...]:
-        """Return all attempts. `ended_ns`: the end of the run, None while it runs; `beats`: see `last_beats`."""
+        """Return all attempts. `ended_ns` is the end of the run, or None while the run is active."""
         return (*self._past, self._span(ended_ns, beats)) if self._has_begun else ()
 
     def _span(self, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """Return the current attempt as an AttemptSpan. `over_ns`: the time by which it was over; None while it runs."""
+        """Return the span of the current attempt. `over_ns` is the latest time of its end, or None while it runs."""
         attempt = self.progress.current
         first_step_ns = self._first_step_ns.get(attempt.number, -1)
         roles: dict[int, RankRole] = {}

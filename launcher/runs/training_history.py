@@ -29,7 +29,7 @@ Of = TypeVar("Of", bound=Record)
 
 
 def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float = inf) -> list[Of]:
-    """Return records below step `below` that no later attempt has replaced. `steps`: all steps of the run."""
+    """Return the records below step `below` that no later attempt has replaced. `steps` has all steps of the run."""
     found = list(records)
     first: dict[int, int] = {}
     for each in steps:
@@ -42,7 +42,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Return the run that `run_dir` was resumed from, at its recorded path or next to `run_dir`; None if it is gone."""
+    """Return the run that `run_dir` resumed from, at its recorded path or next to `run_dir`, or None if it is gone."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
@@ -52,7 +52,7 @@ def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
 
 
 def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
-    """Yield the runs that a run was resumed from, latest first, each with the checkpoint that was read."""
+    """Yield the runs that a run was resumed from, latest first, each with the checkpoint that was loaded."""
     seen = {run_dir.root}
     while (continued := continued_by(run_dir)) and len(seen) < MAX_RUNS:
         earlier = earlier_run(run_dir, continued)
@@ -64,13 +64,13 @@ def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
 
 
 def own_course(metrics: Metrics, below: float = inf) -> Metrics:
-    """Return a run's metrics without records that a later attempt replaced, for steps below `below`."""
+    """Return a run's metrics below step `below`, without records that a later attempt replaced."""
     records: dict[str, Any] = {kind: tuple(standing(getattr(metrics, kind), metrics.steps, below)) for kind in KINDS}
     return replace(metrics, **records)
 
 
 def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] = read_metrics) -> Metrics:
-    """Return the metrics of the runs that `run_dir` was resumed from (`read` reads them), followed by its own (`own`)."""
+    """Return the metrics of all runs that a run was resumed from, followed by the run's own metrics."""
     course = own
     for earlier, continued in runs_before(run_dir):
         first = course.steps[0].step if course.steps else continued.step + 1
@@ -85,7 +85,7 @@ def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] 
 
 @frozen
 class Change:
-    """A change of devices between attempts of an elastic run. Devices are named by their rank in the complete table."""
+    """A change of devices between two attempts of an elastic run. Devices are named by their rank in the full table."""
 
     attempt: int
     cause: Cause  # why the previous attempt ended
@@ -98,7 +98,7 @@ class Change:
 
 
 def changes_of(attempts: Sequence[Attempt], steps: Sequence[StepMetrics]) -> tuple[Change, ...]:
-    """Return a change for each attempt of an elastic run after the first. `steps` are all steps of its metrics."""
+    """Return the change of devices before each attempt of an elastic run except the first."""
     found = []
     for before, after in pairwise(attempts):
         if before.allotment is None or after.allotment is None:
