@@ -2,14 +2,11 @@
 
 A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
 operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
-many partitions, only some are considered (`cost_tables.MAX_WAYS`). Two costs are not such sums:
+many partitions, only some are considered (`cost_tables.MAX_WAYS`).
 
-    messages    gradients summed by the same ranks share one message and its fixed time. The cheapest choice is found without
-                    these times. If a cheaper one is possible, the search branches: once with the message paid for, and once
-                    without all partitions that need it, and so on (branch and bound).
-    memory      with a limit, memory gets a price, and the search runs at the prices where one choice replaces another. It finds
-                    the best of the choices that are cheapest at some price: the corners of the convex hull of time over
-                    memory. A choice inside the hull that fits can be cheaper than the best corner that fits.
+One cost is not such a sum: gradients summed by the same ranks share one message and its fixed time. The search first
+finds the cheapest choice without these times. If a cheaper choice is possible, the search branches: once with the message
+paid for, once without all partitions that need it, and so on (branch and bound).
 """
 
 from __future__ import annotations
