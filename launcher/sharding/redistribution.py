@@ -76,7 +76,7 @@ def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return an all-to-all that moves the innermost axes of one dim to another dim, or None if there is no such step."""
+    """Return an all-to-all that moves the innermost axes of one dim to another, or None if there is no such step."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -92,7 +92,7 @@ def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return an all-gather of a dim along the axes that do not split it in `wanted`, or None if there is no such step."""
+    """Return an all-gather along axes that do not split the dim in `wanted`, or None if there is no such step."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         kept = _common(has, wants)
         if kept < len(has):
