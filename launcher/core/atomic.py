@@ -36,7 +36,7 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
 
 
 def _claim(path: Path, aside: Path) -> None:
-    """Create `path` as a hard link to `aside`, or as an empty file. Raises FileExistsError if `path` exists."""
+    """Create `path` exclusively, as a hard link to `aside` if possible. Raises FileExistsError if `path` exists."""
     try:
         path.hardlink_to(aside)
     except FileExistsError:
@@ -78,7 +78,7 @@ def name_directory(aside: Path, path: Path) -> None:
 
 @contextmanager
 def renamed_error(path: Path, aside: Path) -> Iterator[None]:
-    """Replace the temporary path `aside` by `path` in the file name of any OSError that the block raises.
+    """Replace the temporary path `aside` with `path` in the file name of any OSError that the block raises.
 
     A disk-full error without a file name gets `path`.
     """

@@ -34,7 +34,7 @@ _Converter = Callable[[Any], Any]
 
 
 def encode(value: Any) -> Any:
-    """Convert `value` for `json.dumps`: dataclasses and mappings become dicts, tuples lists, and paths text."""
+    """Convert `value` to types that `json.dumps` supports: dataclasses become dicts, and paths become strings."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: encode(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Enum):
@@ -103,7 +103,7 @@ def json_text(value: Any) -> str:
 
 
 def digest_of_meaning(content: bytes) -> str:
-    """Return a digest that ignores white space and the order of keys in JSON.
+    """Return a digest of `content`. If it is JSON, white space and the order of keys do not matter.
 
     Text that is not JSON is digested byte for byte.
 

@@ -24,7 +24,7 @@ COORDINATOR = -1  # the server_index of events that concern all servers
 
 
 class Cause(str, Enum):
-    """The reason why an agent ended its ranks, or FINISHED if all ranks succeeded."""
+    """The reason why an agent terminated its ranks, or FINISHED if all ranks succeeded."""
 
     FINISHED = "finished"  # every rank succeeded
     FAILED = "failed"  # a rank failed
@@ -127,7 +127,7 @@ class SchedulerStarted:
 
 @frozen
 class SchedulerEnded:
-    """MindSpore's scheduler exited by itself. It failed, unless `status` is 0, which means that all ranks had left."""
+    """MindSpore's scheduler exited by itself. Status 0 means that all ranks had disconnected; otherwise it failed."""
 
     pid: int | None  # None if no process was started
     status: int  # as in subprocess
@@ -180,7 +180,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """The signal that requested it, such as "SIGTERM at server 10.0.0.2", or None. The name is not escaped."""
+        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. The name is not escaped."""
         if self.signal is None:
             return None
         try:
@@ -213,7 +213,7 @@ class Unkillable:
 
 @frozen
 class NotRestarting:
-    """The run is not restarted, although it has restarts left. `reason` explains it."""
+    """The run is not restarted, although it has restarts left. `reason` explains why."""
 
     reason: str
 

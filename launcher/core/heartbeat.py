@@ -56,7 +56,7 @@ class Beat:
 
 @frozen
 class Heartbeat:
-    """A heartbeat of a rank, the time when it was written (nanoseconds since 1970), and the pid that it contains."""
+    """The content of a heartbeat file, and the time when it was written (nanoseconds since 1970)."""
 
     time_ns: int
     beat: Beat
@@ -109,7 +109,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def _read(file: BinaryIO) -> tuple[Beat, int | None]:
-    """Read the heartbeat and its pid. Retry if the file is incomplete, because it may just be rewritten."""
+    """Read the heartbeat and the pid in the file. Retry if the file is incomplete while the rank rewrites it."""
     for _ in range(TRIES):
         file.seek(0)
         # Read to the end: a single read may stop at the old end of a file that is being rewritten.

@@ -35,7 +35,7 @@ def _check_regular(found: os.stat_result) -> None:
 
 
 def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
-    """Read a regular file without blocking. Raises OSError if it is too large, and the errors of `check`."""
+    """Read a regular file of at most `max_bytes` without blocking. Raises OSError, and any error of `check`."""
     descriptor = open_regular(path)
     try:
         check(os.fstat(descriptor))

@@ -68,7 +68,7 @@ def writable_dir(preferred: Path) -> Path:
 
 
 def fingerprint() -> str:
-    """Return a digest of tlaunch's own modules. It covers only names and sizes, which can be read fast."""
+    """Return a digest of tlaunch's own modules. It covers only their names and sizes, to be fast."""
     found = sorted(_modules(str(PACKAGE), ""))
     from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
 

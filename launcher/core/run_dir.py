@@ -122,5 +122,5 @@ def strategy_name(global_rank: int) -> str:
 
 
 def mark_of(attempt: int) -> bytes:
-    """Return the line, with its newline, that marks the start of a restarted `attempt` in a rank's log."""
+    """Return the line that marks the start of an attempt in a rank's log. The first attempt has no mark."""
     return b"--- attempt %d ---\n" % attempt

@@ -20,7 +20,7 @@ class Confidence(str, Enum):
 
 @frozen
 class Failure:
-    """A failure of one rank. A rank that is still running can also be a cause, if other ranks wait for it."""
+    """A failure of one rank. It may also be a rank that is still running, if other ranks wait for it."""
 
     global_rank: int
     role: Role

@@ -34,7 +34,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """Return TLAUNCH_RUN_ID if it is set, or else --name or the program's name, followed by the engine's job ID."""
+    """Return TLAUNCH_RUN_ID. If it is not set, join --name or the program's name with the engine's job ID."""
     if given := _given_name(inherited):
         return _checked(given)
     if rank.job:

@@ -107,7 +107,7 @@ def local_servers(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
 
 
 def doubt(server: Server, host: Host) -> str | None:
-    """Return a warning if this machine does not look like the table's only server, else None."""
+    """Return a warning if this machine does not look like the table's only server, or None."""
     address = address_of(server.server_id)
     # Names that no machine can have: a space, 0.0.0.0, 10.*.*.1.
     is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
@@ -127,7 +127,7 @@ def is_everywhere(server: Server) -> bool:
 
 
 def is_local(name: str) -> bool:
-    """Return True if the name or address belongs to this machine. Blocks while resolving the names of others."""
+    """Return True if the name or address belongs to this machine. May block to resolve a name."""
     host = read_host([name])
     address = address_of(name)
     if address is None and _same_name(name, host.name):
@@ -200,7 +200,7 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """Return the server's names and addresses that this machine also has. Only with `alone`, localhost counts."""
+    """Return the server's names and addresses that this machine also has. localhost counts only for a single server."""
     facts: set[Address | str] = set()
     for name in names_of(server):
         address = address_of(name)

@@ -32,7 +32,7 @@ THIS_SERVER = 0
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Block all signals until the end of this block, so that their handlers can be installed first."""
+    """Hold back all signals until the end of the block, so that their handlers can be installed first."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -123,7 +123,7 @@ def _supervise(spec: RunSpec, server_index: int, head: LauncherLink, facts: Mapp
 
 
 def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
-    """Fork a process that runs `work` and exits with its result. `start_agent` describes conditions and errors."""
+    """Fork a process that runs `work` and exits with its result. It has the same requirements as `start_agent`."""
     spare_bystanders()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for

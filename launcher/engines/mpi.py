@@ -200,7 +200,7 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables that Open MPI 4 needs when several mpiruns start one agent each, or {} for others."""
+    """Return the variables for one of several simultaneous mpiruns of Open MPI 4, or {} for other versions."""
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
@@ -232,7 +232,7 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
 
 
 def _hostfile_path(directory: Path) -> Path:
-    """Return the hostfile's path, outside `directory` if this contains a comma, because Open MPI 5 splits at it."""
+    """Return the path of the hostfile, which is a temporary file if `directory` contains a comma."""
     if "," not in str(directory):
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"

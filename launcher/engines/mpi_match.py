@@ -83,7 +83,7 @@ def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> eng
 def _library(
     argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
 ) -> tuple[str, engine_rank.MpiLibrary] | None:
-    """Return a phrase about the program and the MPI library that it loads, or None if it loads none."""
+    """Return a phrase about the program, and the MPI library that it loads. Return None if it loads none."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None:
         library = compiled_for(argv, environment.get("PATH"), cwd)

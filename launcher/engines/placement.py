@@ -58,7 +58,7 @@ class Share:
 
 
 def read_machine(system: Path = SYSTEM) -> Machine:
-    """Return the NUMA nodes and cores that this process may use. If nodes are unknown, there is only one."""
+    """Return the NUMA nodes and cores that this process may use. If the nodes are unknown, all cores count as one node."""
     has_affinity = hasattr(os, "sched_getaffinity")
     usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
     by_first: dict[int, Core] = {}  # the usable cpus, grouped by shared core
@@ -115,7 +115,7 @@ def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
-    """Return the number of ranks on each node, in proportion to its cores, and if possible at least one.
+    """Return the number of ranks per node: in proportion to the node's cores, but at least one if possible.
 
     Equal nodes get equal numbers; a remainder goes to the first nodes: 5 ranks on 2 nodes are 3 and 2. With 4 ranks, a
     node of 6 cores and one of 2 get 3 and 1. No node gets more ranks than cores while another one has a free core.

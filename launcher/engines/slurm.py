@@ -81,7 +81,7 @@ def slurm_command(
 
 
 def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return the name of the allocated node for each server. Blocks while resolving if their names differ.
+    """Return the name of the allocated node for each server. If their names differ, blocks while resolving.
 
     `servers` may contain a server several times, if ranks are assigned to servers in turn.
     Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
@@ -138,7 +138,7 @@ def _claims(nodes: Sequence[Node], register: ServerIndex, hosts: Sequence[Sequen
 
 @lru_cache(maxsize=1)
 def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
-    """Resolve all names of the nodes. The result is cached, so a silent name server delays only the first call."""
+    """Resolve all names of the nodes. The result is cached, so a dead name server delays only the first call."""
     names = dict.fromkeys(name for node in nodes for name in (*_names(node), node.address))
     return resolve(names, patience_s(len(names)))
 

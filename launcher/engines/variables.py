@@ -72,7 +72,7 @@ def run_variables(
 
 
 def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
-    """Return the variable RANK_TABLE_FILE. If there is no table, the variable removes an inherited one."""
+    """Return the RANK_TABLE_FILE variable of ranks. If there is no table, the variable is removed for them."""
     if path is None:
         return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
     return Variable(

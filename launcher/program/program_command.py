@@ -37,7 +37,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse a Python command, `env` with Python, or a Python script with a `#!` line. Return None for others."""
+    """Parse a Python command, also after `env` or through a script's `#!` line. Return None for other commands."""
     words = _without_env(list(argv))
     if not words:
         return None

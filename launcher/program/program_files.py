@@ -23,7 +23,7 @@ DEFAULT_RECIPE = "transformer"  # catalogue name of the bundled program that TRA
 
 
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
-    """Return the `python -m launcher.MODULE` command that is equivalent to `command`, or None if it is not tlaunch."""
+    """Return the command in the form `python -m launcher.MODULE`, or None if it does not run tlaunch."""
     is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
     if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):
         option, module, arguments = command.arguments[:1], "".join(command.arguments[1:2]), command.arguments[2:]
@@ -74,14 +74,14 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return two flags: one for Python to search the program's directory, and one to search PYTHONPATH."""
+    """Return (searches the program's directory, searches PYTHONPATH), according to the options of Python."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits
 
 
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the directories that Python searches before its own: the program's directory, then PYTHONPATH."""
+    """Return the directories that Python searches before its library: the program's directory, then PYTHONPATH."""
     beside, inherits = heeds(command, environment)
     first = [cwd] if beside else []
     if command.kind == "script":
@@ -122,7 +122,7 @@ def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
 
 
 def added_directory(node: ast.AST, file: Path | None, cwd: Path) -> Path | None:
-    """Return the directory that a call of `sys.path.insert` or `append` probably adds, or None for other nodes.
+    """Return the directory that a call of `sys.path.insert` or `append` probably adds, or None for other AST nodes.
 
     String arguments become parts of the path. They are joined to a parent of `__file__`, or of a variable, as many
     levels up as the expression suggests.

@@ -74,7 +74,7 @@ class _WholeProgram:
                     size_bytes += file.path.stat().st_size
 
     def imports_mpi(self) -> bool:
-        """Return True if the program imports the library mpi4py, not a module of its own with that name.
+        """Return True if the program imports the library mpi4py, and not a module of its own with that name.
 
         The library may be on PYTHONPATH, where environment modules of clusters put it.
         """

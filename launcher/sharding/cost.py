@@ -85,11 +85,11 @@ class Costs:
         return self._time_of(kind, ranks).fixed_s
 
     def fused_s(self, ranks: int, size_bytes: float) -> float:
-        """Return the time that one gradient adds to a message of several gradients, including the copies."""
+        """Return the time that one gradient adds to a fused message, including the copies into and out of it."""
         return size_bytes * (self._time_of("all_reduce", ranks).s_per_byte + 4 / self.bytes_per_s)
 
     def updated_s(self, size_bytes: float) -> float:
-        """Return the time of an optimizer update. It reads the gradient, and reads and writes weight and states."""
+        """Return the time of an optimizer update, which reads the gradient and reads and writes weight and states."""
         return self.operator_s + size_bytes * (3 + 2 * self.optimizer_states) / self.bytes_per_s
 
     def _time_of(self, kind: Sent, ranks: int) -> CollectiveTime:
@@ -114,7 +114,7 @@ class OperatorCost:
 
 
 def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: Costs) -> OperatorCost:
-    """Return the time of an operator with this partition. The first operator that uses a parameter also updates it."""
+    """Return an operator's time with this partition, including updates of parameters that no earlier operator uses."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)
     ]

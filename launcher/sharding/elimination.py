@@ -29,7 +29,7 @@ class Factor:
     values: list[float]
 
     def stride(self, name: str) -> int:
-        """Return the distance of consecutive options of `name` in the table, or 0 if the cost does not depend on it."""
+        """Return the distance between consecutive options of `name` in the table, or 0 if it does not affect the cost."""
         if name not in self.names:
             return 0
         return prod(self.sizes[self.names.index(name) + 1 :])

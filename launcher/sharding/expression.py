@@ -112,7 +112,7 @@ class Partition:
 
 
 def cut(expression: Expression, cuts: Cuts, ranks: int) -> Partition:
-    """Split the indices of an expression into the number of parts in `cuts`, whose product must divide `ranks`."""
+    """Split each index of an expression into the number of parts in `cuts`. Their product must divide `ranks`."""
     return Partition(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
 
 

@@ -143,7 +143,7 @@ def simplified(layout: TensorLayout) -> TensorLayout:
 
 
 def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
-    """Return the same layout on a finer device matrix, in which each axis becomes one or more consecutive axes.
+    """Return the same layout on a finer device matrix, where each axis becomes one or more consecutive axes.
 
     >>> refined(TensorLayout((2, 4), ((0,), (1,))), (2, 2, 2))
     TensorLayout(devices=(2, 2, 2), axes=((0,), (1, 2)))

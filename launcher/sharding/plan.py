@@ -107,7 +107,7 @@ class ShardingPlan:
 
     @cached_property
     def parameter_sums(self) -> tuple[ParameterSum, ...]:
-        """The messages that sum parameter gradients after backward, in the order in which they are sent."""
+        """The messages that sum parameter gradients after backward, in the order they are sent."""
         found: dict[tuple[tuple[int, ...], ...], ParameterSum] = {}
         for planned in self.operators[::-1]:
             for number, name in reversed(list(enumerate(planned.operator.inputs))):

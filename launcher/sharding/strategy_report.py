@@ -125,7 +125,7 @@ def report_text(report: StrategyReport) -> str:
 
 
 def read_report(path: Path) -> StrategyReport:
-    """Read a report from a file with the output of `report_text`.
+    """Read a report file that was written with `report_text`.
 
     Raises:
         UnreadableError: the file is missing or is not a report. The message has the path and the problem.

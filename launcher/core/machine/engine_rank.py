@@ -63,7 +63,7 @@ class EngineRank:
 
 @frozen
 class _Names:
-    """The names of the variables that one engine sets. The first name in `size` that is set is used."""
+    """The names of one engine's environment variables. `size` has alternatives: the first that is set is used."""
 
     engine: str
     rank: str
@@ -176,7 +176,7 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
 
 
 def counts_per_node(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
-    """Return the counts per node in a Slurm variable, in Slurm's order of nodes, or () if the variable is invalid.
+    """Parse a Slurm variable with a count per node, in Slurm's order of nodes. Return () if it is invalid.
 
     >>> counts_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, "SLURM_JOB_CPUS_PER_NODE")
     (72, 72, 36)
@@ -280,13 +280,13 @@ def is_of_open_mpi_4(environment: Mapping[str, str]) -> bool:
 
 
 def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, str]:
-    """Return the variables that keep Open MPI 5 or later from hanging under the mpirun of Open MPI 4, or {}."""
+    """Return the variables that keep Open MPI 5 or later from hanging under Open MPI 4's mpirun, or {} if unneeded."""
     is_new = library.family == OPEN_MPI and library.major is not None and library.major >= _FIRST_OF_PRRTE
     return _WITHOUT_HAN if is_new and by_open_mpi_4 else {}
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """Describe how ranks with this MPI library would fail in the job of `environment`. Return None if they work."""
+    """Describe how ranks with this MPI library would fail in the job that set `environment`, or return None."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

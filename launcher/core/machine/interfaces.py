@@ -35,12 +35,12 @@ def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
 
 
 def go_by_names(servers: Sequence[Server]) -> bool:
-    """Return True if there are several servers and the table has only the names of some of them."""
+    """Return True if there are several servers and the rank table lists some of them by name only."""
     return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
 
 
 def names_of(server: Server) -> tuple[str, ...]:
-    """Return all names and addresses that the table has for a server. The first one is the server id."""
+    """Return all names and addresses that the rank table has for a server. The first one is the server id."""
     container_ip = dict(server.options).get("container_ip")
     others = (server.host_ip, server.host_nic_ip, container_ip)
     return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))

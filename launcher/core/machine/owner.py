@@ -57,5 +57,5 @@ def uids_of_file(path: str | Path) -> frozenset[int]:
 
 
 def uids_of_process(pid: int) -> frozenset[int]:
-    """Return the real and the saved uid of a process, whose users may signal it, or an empty set if it has ended."""
+    """Return the real and saved uids of a process, or an empty set if it has ended. These users may signal it."""
     return frozenset(map(int, status(pid).get("Uid", "").split()[:3:2]))

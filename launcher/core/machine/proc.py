@@ -162,7 +162,7 @@ def open_links(pid: int) -> Iterator[str]:
 
 
 def tcp_sockets() -> dict[str, tuple[int, bool]]:
-    """Map each TCP socket, such as "socket:[4711]", to its local port and to True if it listens."""
+    """Map each TCP socket, named like "socket:[4711]", to its local port and to a flag: True if it listens."""
     found = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError), open(PROC / "net" / name, encoding="ascii") as file:  # noqa: PTH123
@@ -177,7 +177,7 @@ def tcp_sockets() -> dict[str, tuple[int, bool]]:
 
 @cache
 def boot_id() -> str:
-    """Return an id that changes with every boot, or "" if the system does not have such an id."""
+    """Return an id that changes with every boot, or "" if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -195,7 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the resource usage of each living leader, including its descendants and the orphans in its session."""
+    """Return the resource usage of each living leader process, its descendants, and the orphans of its session."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)

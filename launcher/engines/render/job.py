@@ -119,7 +119,7 @@ def job_of(
     table_text: str | None,
     reduced_table: str | None,
 ) -> Job:
-    """Return the variables of the job that `tlaunch run` would start, without this machine's environment."""
+    """Return the template variables for a job. They do not depend on this machine's environment."""
     elsewhere = replace(request, inherited_env={}, bind="none")
     ranks = draft(elsewhere, name=name, master_port=master_port or 0)
     used = used_cluster(request.cluster, request.layout.world_size)

@@ -70,7 +70,7 @@ def no_lone_colon_for_srun(job: Job) -> None:
 
 
 def a_shell_exports_secrets(job: Job) -> None:
-    """Raise for a secret if a shell cannot export its name, because its value would be on a command line."""
+    """Raise if a shell cannot export the name of a secret, whose value would then appear on a command line."""
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
@@ -88,7 +88,7 @@ def no_equals_sign_in_program(job: Job) -> None:
 
 
 def check_msrun_numbering(job: Job) -> None:
-    """Raise if msrun would place ranks differently than the table. It numbers ranks and devices consecutively."""
+    """Raise if msrun would place ranks differently than the table. msrun numbers ranks and devices consecutively."""
     count = len(job.servers[0].ranks)
     hint = "use `tlaunch run` or `tlaunch render bash`, which accept any table"
     for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):
