@@ -58,7 +58,7 @@ class Awaiting:
 
 @frozen
 class NotBegun:
-    """The run, or its next attempt, could not be started. `message` describes the problem with its servers."""
+    """The run, or its next attempt, could not be started. `message` describes the problem."""
 
     message: str
     hint: str | None = None
@@ -180,7 +180,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. The name is not escaped."""
+        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. It is not escaped."""
         if self.signal is None:
             return None
         try:

@@ -58,7 +58,7 @@ class Share:
 
 
 def read_machine(system: Path = SYSTEM) -> Machine:
-    """Return the NUMA nodes and cores that this process may use. If the nodes are unknown, all cores count as one node."""
+    """Return the NUMA nodes and cores that this process may use. If nodes are unknown, all cores are one node."""
     has_affinity = hasattr(os, "sched_getaffinity")
     usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
     by_first: dict[int, Core] = {}  # the usable cpus, grouped by shared core

@@ -87,7 +87,7 @@ def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Return True if this statement of an `__init__.py` may have side effects, such as exiting or adding import hooks."""
+    """Return True if this statement of an `__init__.py` may have side effects, such as adding import hooks."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return bool(statement.decorator_list)

@@ -29,7 +29,7 @@ class Factor:
     values: list[float]
 
     def stride(self, name: str) -> int:
-        """Return the distance between consecutive options of `name` in the table, or 0 if it does not affect the cost."""
+        """Return the distance between consecutive options of `name` in the table, or 0 if it has no effect."""
         if name not in self.names:
             return 0
         return prod(self.sizes[self.names.index(name) + 1 :])
