@@ -123,8 +123,8 @@ def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
         return MpiProxies(meeting_name(token, str(place.server_index)), place.global_ranks)
     except OSError as error:
         raise TlaunchError(
-            f"another agent of this run serves the ranks of this server: {error.strerror}",
-            hint="wait until that agent has ended; it is still running after this server was lost",
+            f"another agent of this run already serves the ranks of this server: {error.strerror}",
+            hint="an agent from before this server was lost is still running; wait until it ends",
         ) from error
 
 

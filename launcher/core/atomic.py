@@ -16,7 +16,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @contextmanager
 def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
-    """Yield a temporary path next to `path`. Rename it to `path` on success, remove it on failure.
+    """Yield a temporary path next to `path`. Rename it to `path` on success, and remove it on failure.
 
     The file is synced to disk before the rename. Raises OSError, for example if the directory is not writable or the
     disk is full. Without `replace`, raises FileExistsError if `path` exists.
@@ -36,7 +36,7 @@ def replacing(path: Path, *, replace: bool = True) -> Iterator[Path]:
 
 
 def _claim(path: Path, aside: Path) -> None:
-    """Create `path` exclusively, as a hard link to `aside` or as an empty file. Only one process can succeed."""
+    """Create `path` exclusively, as a hard link to `aside` if possible. Raises FileExistsError if `path` exists."""
     try:
         path.hardlink_to(aside)
     except FileExistsError:
@@ -49,7 +49,7 @@ def _claim(path: Path, aside: Path) -> None:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Yield a temporary directory next to `path` to fill. Rename it to `path` on success, remove it on failure.
+    """Yield a temporary directory next to `path`. Rename it to `path` on success, and remove it on failure.
 
     Creates parent directories. Files and their names are synced to disk before the rename. Raises OSError if `path`
     exists, its parent is not writable, the disk is full, ...
@@ -70,7 +70,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def name_directory(aside: Path, path: Path) -> None:
-    """Rename the directory `aside` to `path`, and sync directory entries. Its files must be synced. Raises OSError."""
+    """Rename the directory `aside` to `path`, and sync its name to disk. The caller must have synced the files."""
     _sync_names(aside)
     aside.rename(path)
     _sync_names(path.parent)
@@ -78,7 +78,7 @@ def name_directory(aside: Path, path: Path) -> None:
 
 @contextmanager
 def renamed_error(path: Path, aside: Path) -> Iterator[None]:
-    """Make any OSError in the block name `path`, or a file below it, instead of the temporary path `aside`.
+    """Replace the temporary path `aside` with `path` in the file name of any OSError that the block raises.
 
     A disk-full error without a file name gets `path`.
     """
@@ -113,7 +113,7 @@ def _aside_of(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Write `text` to `path` atomically as UTF-8, with permissions `mode`. Raises the errors of `replacing`."""
+    """Write `text` to `path` atomically, in UTF-8 and with permissions `mode`. Raises OSError."""
     with replacing(path, replace=replace) as aside:
         aside.touch(mode=mode)
         aside.write_text(text, encoding="utf-8")

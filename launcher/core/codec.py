@@ -34,7 +34,7 @@ _Converter = Callable[[Any], Any]
 
 
 def encode(value: Any) -> Any:
-    """Convert `value` for `json.dumps`: records and mappings to objects, tuples to lists, paths to text."""
+    """Convert `value` to types that `json.dumps` supports: dataclasses become dicts, and paths become strings."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: encode(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Enum):
@@ -49,7 +49,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Convert the output of `encode` back to a `kind`; raise ValueError for other types and integers above 64 bits."""
+    """Convert the output of `encode` back to an object of type `kind`. Raises ValueError if it does not fit."""
     try:
         return cast("T", _converter(cast("Any", kind))(value))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -57,7 +57,7 @@ def decode(kind: type[T], value: Any) -> T:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse untrusted JSON; raise ValueError for other text, deep nesting, or more than `MAX_JSON_VALUES` values."""
+    """Parse untrusted JSON. Raises ValueError if it is invalid, too deeply nested, or has too many values."""
     if len(text) > MAX_JSON_VALUES:
         text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
         if sum(map(text.count, "[{,")) > MAX_JSON_VALUES:
@@ -69,7 +69,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """Parse an untrusted JSON file. Does not block. Raises the errors of `read_regular` and `parse_json`."""
+    """Parse an untrusted JSON file without blocking. Raises OSError or ValueError."""
     return parse_json(read_regular(path, max_bytes))
 
 
@@ -81,7 +81,7 @@ def integer(value: Any) -> int | None:
 
 
 def real_number(value: Any, *, finite: bool = True) -> float | None:
-    """Return `value` as a float, or None if it is not a number. `finite=False` allows NaN and infinities."""
+    """Return `value` as a float, or None if it is not a number. `finite=False` accepts NaN and infinities."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -103,7 +103,7 @@ def json_text(value: Any) -> str:
 
 
 def digest_of_meaning(content: bytes) -> str:
-    """Return a digest that ignores white space and the order of keys in JSON.
+    """Return a digest of `content`. If it is JSON, white space and the order of keys do not matter.
 
     Text that is not JSON is digested byte for byte.
 
@@ -118,7 +118,7 @@ def digest_of_meaning(content: bytes) -> str:
 
 
 def digest_of_file(path: str | Path) -> str:
-    """Return the `digest_of_meaning` of a regular file up to 1 GiB, or raise OSError. Does not block."""
+    """Return the `digest_of_meaning` of a file. Raises OSError if it is not a regular file or exceeds 1 GiB."""
     return digest_of_meaning(read_regular(path, MAX_DIGESTED_BYTES))
 
 

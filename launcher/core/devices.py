@@ -12,7 +12,7 @@ MAX_NAMES = 8  # of servers, in a hint
 
 
 def device_name(global_rank: int, servers: Sequence[Server]) -> str:
-    """Return the name of the device that has this rank in the rank table."""
+    """Return the name of the device with this rank in the rank table, such as `10.0.0.1/3`."""
     for server in servers:
         for device in server.devices:
             if device.global_rank == global_rank:
@@ -21,7 +21,7 @@ def device_name(global_rank: int, servers: Sequence[Server]) -> str:
 
 
 def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
-    """Return the ranks that the named device, or all devices of the named server, have in the table. Raises UsageError."""
+    """Return the rank of the device with this name, or the ranks of all devices if it is the name of a server."""
     for server in servers:
         named = {f"{server.server_id}/{device.device_id}": device.global_rank for device in server.devices}
         if name in named:

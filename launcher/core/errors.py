@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 
 
 class TlaunchError(Exception):
-    """An error that a user can fix. `message` says what was found and what is wrong, `hint` what to do."""
+    """An error that the user can fix. `message` describes the problem, and `hint` says what to do."""
 
     exit_code = EXIT_FAILURE
     is_reported = False  # True if another process has printed it
@@ -66,5 +66,5 @@ class RefusedLayoutError(RefusedError):
 
 
 def exit_code_of(status: int) -> int:
-    """Convert a `subprocess` status to a shell's exit code: -15 (killed by signal 15) becomes 143."""
+    """Convert a return code of `subprocess` to a shell's exit code: -15 (killed by signal 15) becomes 143."""
     return 128 - status if status < 0 else status

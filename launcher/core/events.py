@@ -24,7 +24,7 @@ COORDINATOR = -1  # the server_index of events that concern all servers
 
 
 class Cause(str, Enum):
-    """The reason why an agent ended its ranks, or FINISHED if all ranks succeeded."""
+    """The reason why an agent terminated its ranks, or FINISHED if all ranks succeeded."""
 
     FINISHED = "finished"  # every rank succeeded
     FAILED = "failed"  # a rank failed
@@ -58,7 +58,7 @@ class Awaiting:
 
 @frozen
 class NotBegun:
-    """The run, or its next attempt, was not started: some servers could not take part, or do not match."""
+    """The run, or its next attempt, could not be started. `message` describes the problem."""
 
     message: str
     hint: str | None = None
@@ -77,7 +77,7 @@ class Preloaded:
 
 @frozen
 class AttemptStarted:
-    """All ranks are being started, for the first time (number 0) or again."""
+    """All ranks are being started. `number` is 0 for the first attempt, and larger after restarts."""
 
     number: int
     master_port: int
@@ -92,7 +92,7 @@ class Joined:
 
 @frozen
 class DevicesChanged:
-    """An elastic run excludes devices, or includes them again, from its next attempt."""
+    """An elastic run excludes devices, or includes them again, when its next attempt starts."""
 
     left_out: tuple[int, ...]  # their ranks in the full rank table
     taken_back: tuple[int, ...]
@@ -118,7 +118,7 @@ class RankEnded:
 
 @frozen
 class SchedulerStarted:
-    """MindSpore's scheduler, the rendezvous of an attempt's ranks, has started."""
+    """MindSpore's scheduler process has started. The ranks of an attempt connect to it to find each other."""
 
     pid: int
     started: int = 0  # as `launcher.core.machine.proc.ProcessId.started`
@@ -127,7 +127,7 @@ class SchedulerStarted:
 
 @frozen
 class SchedulerEnded:
-    """MindSpore's scheduler ended by itself. Its status is 0 if all ranks have left it; otherwise it has failed."""
+    """MindSpore's scheduler exited by itself. Status 0 means that all ranks had disconnected; otherwise it failed."""
 
     pid: int | None  # None if no process was started
     status: int  # as in subprocess
@@ -136,7 +136,7 @@ class SchedulerEnded:
 
 @frozen
 class Slow:
-    """A rank was slower than its reference for several steps in a row."""
+    """A rank was slower than comparable ranks for several steps in a row."""
 
     global_rank: int
     busy_s: float  # per step, median of these steps
@@ -146,7 +146,7 @@ class Slow:
 
 @frozen
 class Hung:
-    """These ranks made no progress, at least one of them for `seconds`."""
+    """These ranks made no progress. At least one of them made no progress for `seconds` seconds."""
 
     global_ranks: tuple[int, ...]
     seconds: float
@@ -163,7 +163,7 @@ class NotExiting:
 
 @frozen
 class Judged:
-    """The verdict on a failed attempt. Its evidence was collected before any rank was ended."""
+    """The verdict on a failed attempt, from evidence that was collected before any rank was terminated."""
 
     verdict: Verdict
 
@@ -180,7 +180,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """The signal and its server, such as "SIGTERM at server 10.0.0.2" (not escaped); None without a signal."""
+        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. It is not escaped."""
         if self.signal is None:
             return None
         try:
@@ -192,7 +192,7 @@ class Stopping:
 
 @frozen
 class Leftovers:
-    """Every rank succeeded, but processes that ranks had started are still running and are ended now."""
+    """Every rank succeeded, but processes started by ranks are still running and are now terminated."""
 
     count: int
 
@@ -206,21 +206,21 @@ class Killing:
 
 @frozen
 class Unkillable:
-    """Processes that survived SIGKILL because they wait inside the kernel (state D)."""
+    """Some processes survived SIGKILL, because they wait inside the kernel (state D)."""
 
     pids: tuple[int, ...]
 
 
 @frozen
 class NotRestarting:
-    """The remaining restarts are not used, for this reason."""
+    """The run is not restarted, although it has restarts left. `reason` explains why."""
 
     reason: str
 
 
 @frozen
 class Paused:
-    """Every rank was stopped (Ctrl-Z) until `Continued`."""
+    """Every rank was suspended (Ctrl-Z). The event `Continued` follows when the ranks resume."""
 
 
 @frozen
@@ -237,7 +237,7 @@ class Forwarded:
 
 @frozen
 class Trouble:
-    """A problem that does not stop supervision but that the user should know."""
+    """A problem that the user should know about. Supervision continues."""
 
     message: str
 
@@ -264,14 +264,14 @@ class TimestampedEvent:
 
 
 def to_line(stamped: TimestampedEvent) -> str:
-    """Return an event as a JSON line with its newline. NaN and infinities become null."""
+    """Return an event as a line of JSON, including the newline. NaN and infinities become null."""
     head = {"schema": SCHEMA, "time_ns": stamped.time_ns, "server_index": stamped.server_index}
     record = {**head, "event": type(stamped.event).__name__, **encode(stamped.event)}
     return json.dumps(finite(record), allow_nan=False) + "\n"
 
 
 def from_line(line: str | bytes) -> TimestampedEvent | None:
-    """Parse a line that `to_line` wrote. Return None for an event of a later version; raise ValueError for other text."""
+    """Parse the output of `to_line`, or return None for an unknown event. Raises ValueError for any other text."""
     try:
         fields: dict[str, Any] = parse_json(line)
         schema, name = fields.pop("schema"), fields.pop("event")

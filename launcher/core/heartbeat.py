@@ -56,7 +56,7 @@ class Beat:
 
 @frozen
 class Heartbeat:
-    """A beat, the time at which it was written (wall clock, nanoseconds since 1970), and the pid in it."""
+    """The content of a heartbeat file, and the time when it was written (nanoseconds since 1970)."""
 
     time_ns: int
     beat: Beat
@@ -64,7 +64,7 @@ class Heartbeat:
 
 
 def beat(environment: Mapping[str, str], values: Beat) -> None:
-    """Rewrite this rank's heartbeat file, if it has one, with all values that are numbers. Never raises or blocks."""
+    """Write the values that are numbers to this rank's heartbeat file, if it has one. Never raises or blocks."""
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return
@@ -86,7 +86,7 @@ def beat(environment: Mapping[str, str], values: Beat) -> None:
 
 
 def touch(environment: Mapping[str, str]) -> None:
-    """Report progress without changing the last beat. Never raises; takes about a microsecond."""
+    """Report progress without changing the values of the last heartbeat. Never raises."""
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return
@@ -99,7 +99,7 @@ def touch(environment: Mapping[str, str]) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """Return the last beat, or None before the first one. Never blocks, because it only reads a regular file."""
+    """Return the last heartbeat, or None if there is none. Never blocks, because it only reads a regular file."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             beat, pid = _read(file)
@@ -109,7 +109,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
 
 
 def _read(file: BinaryIO) -> tuple[Beat, int | None]:
-    """Return the beat and the pid in the file. Retries, because a file may be incomplete while it is rewritten."""
+    """Read the heartbeat and the pid in the file. Retry if the file is incomplete while the rank rewrites it."""
     for _ in range(TRIES):
         file.seek(0)
         # Read to the end: a single read may stop at the old end of a file that is being rewritten.
@@ -130,7 +130,7 @@ def _read(file: BinaryIO) -> tuple[Beat, int | None]:
 
 
 def plain(value: Any) -> float | None:
-    """Convert a number of any library to a Python number; None if it is not a number. Never raises."""
+    """Convert a number of any library, such as a torch scalar, to int or float. Return None for other values."""
     if type(value) is float:
         return value
     with suppress(Exception):

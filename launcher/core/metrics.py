@@ -74,7 +74,7 @@ class Validation:
 
 @frozen
 class StageShares:
-    """The share of time that each pipeline stage was busy, in stage order, measured and predicted."""
+    """The measured and predicted share of time that each pipeline stage was busy, in stage order."""
 
     time_ns: int
     attempt: int
@@ -107,7 +107,7 @@ def append(path: Path, record: Record) -> None:
 
 
 def append_fields(path: Path, fields: Mapping[str, object]) -> None:
-    """Append `fields` as one line, after terminating an incomplete last line. Raise OSError after a partial write."""
+    """Append `fields` as a new line of JSON, even if the last line is incomplete. Raises OSError."""
     line = _line(fields)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:

@@ -59,13 +59,13 @@ class Cluster:
 
     @classmethod
     def local(cls, device_count: int, server_id: str = "127.0.0.1") -> Cluster:
-        """Return a cluster of only this machine, with `device_count` devices; device ids equal ranks."""
+        """Return a cluster of this machine with `device_count` devices. Their ids are equal to their ranks."""
         return cls((Server(server_id, tuple(Device(index, index) for index in range(device_count))),))
 
 
 @frozen
 class Layout:
-    """The parallel degree of each axis. Rank arithmetic is in `launcher.mesh`.
+    """The degrees of data, model and pipeline parallelism. Rank arithmetic is in `launcher.mesh`.
 
     Data parallel (dp) copies the model, model parallel (mp) splits every layer, pipeline parallel (pp) splits the
     stack of layers into stages.
@@ -86,7 +86,7 @@ class Layout:
 
 @frozen
 class DeviceAssignment:
-    """The devices of one attempt of an elastic run. Rank i uses the device with rank `devices[i]` in the rank table."""
+    """The devices that one attempt of an elastic run uses. Rank i uses device `devices[i]` of the rank table."""
 
     devices: tuple[int, ...]  # Invariant: ascending, layout.world_size of them
     layout: Layout
@@ -95,7 +95,7 @@ class DeviceAssignment:
 
 
 def full_assignment(layout: Layout) -> DeviceAssignment:
-    """Return the assignment that gives every rank its own device in the rank table."""
+    """Return the assignment that gives every rank the device with the same rank in the rank table."""
     return DeviceAssignment(tuple(range(layout.world_size)), layout)
 
 
@@ -125,7 +125,7 @@ class RankSpec:
 
 @frozen
 class Supervision:
-    """Settings of an agent for the supervision of its ranks."""
+    """The settings of an agent that supervises ranks."""
 
     grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL; `grace_from` may shorten it
     max_restarts: int = 0
@@ -142,7 +142,7 @@ class Supervision:
         return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
-        """Return the grace period for a shutdown at `now_s` (wall clock). A `killed_at_s` in the past is ignored."""
+        """Return the grace period of a shutdown at `now_s`. It ends before the batch system kills the job."""
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))
@@ -157,7 +157,7 @@ class Supervision:
 
 @frozen
 class ResumedFrom:
-    """The checkpoint that a run resumes from: the newest one when the run started. Ranks skip a damaged checkpoint."""
+    """The checkpoint that a run resumes from: the newest one at its start. If it is damaged, ranks skip it."""
 
     checkpoint: Path  # absolute
     step: int  # the step after which the checkpoint was saved

@@ -13,7 +13,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def open_regular(path: str | Path) -> int:
-    """Return a descriptor of a regular file, or raise OSError. Never blocks, and never opens a pipe or a device."""
+    """Open a regular file without blocking, and return its descriptor. Raises OSError, for example for a pipe."""
     try:
         _check_regular(os.stat(path))  # noqa: PTH116 - checked first, because opening a device may have an effect
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -35,7 +35,7 @@ def _check_regular(found: os.stat_result) -> None:
 
 
 def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:
-    """Return the content of a regular file, or raise OSError. Never blocks. `check` may raise, given its status."""
+    """Read a regular file of at most `max_bytes` without blocking. Raises OSError, and any error of `check`."""
     descriptor = open_regular(path)
     try:
         check(os.fstat(descriptor))
@@ -52,7 +52,7 @@ def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_resu
 
 
 def bytes_in(path: Path) -> int:
-    """Return the total size below a directory; 0 for a symbolic link. Unreadable entries are not counted."""
+    """Return the total size of a directory tree, or 0 for a symbolic link. Unreadable entries are not counted."""
     if path.is_symlink():
         return 0
     total = 0

@@ -47,7 +47,7 @@ def beat(
 
 
 def metric(step: Any, **values: Any) -> None:
-    """Record measurements of a step. Only rank 0 writes; other ranks ignore the call.
+    """Record measurements of a step. Only rank 0 writes them; the call has no effect on other ranks.
 
     `tlaunch report` and `top` show loss, learning_rate, tokens_per_s (of all ranks together), step_s, memory_bytes,
     epoch, validation_loss, perplexity and bleu. Other names are only stored in the file.

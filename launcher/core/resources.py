@@ -25,7 +25,7 @@ def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def data_dir(name: str) -> Path:
-    """Return the directory `name` ("rank_tables", "templates") in a checkout or an installed wheel."""
+    """Return the path of a data directory, such as "templates", in a checkout or an installed wheel."""
     installed = PACKAGE / "_data" / name
     return installed if installed.is_dir() else PACKAGE.parent / name
 
@@ -35,7 +35,7 @@ def stand_in_note(name: str, kind: str, packaged: Path) -> str:
 
 
 def at_home(path: str) -> str:
-    """Expand a leading `~` in `path`, since shells do not in `--runs-dir=~/runs`. Raises UsageError if it is unknown."""
+    """Expand a leading `~`, which shells do not expand in `--runs-dir=~/runs`. Raises UsageError if HOME is unknown."""
     found = os.path.expanduser(path) if path.startswith("~") else path  # noqa: PTH111 - as in `state_dir`
     if found == "~" or found.startswith("~/"):
         raise UsageError(f"{path}: the home directory is unknown", hint="set HOME, or write an absolute path")
@@ -47,7 +47,7 @@ def usual_runs_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the directory of files that tlaunch can regenerate. Does not create it."""
+    """Return the cache directory, which contains files that tlaunch can regenerate. Does not create it."""
     if chosen := os.environ.get(env.TLAUNCH_CACHE_DIR):
         return Path(chosen).expanduser()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -55,20 +55,20 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path | None:
-    """Return the directory for the user's persistent state, or None without a home directory. Does not create it."""
+    """Return the directory of the user's persistent state, or None without a home directory. Does not create it."""
     base = os.path.expanduser(os.environ.get("XDG_STATE_HOME") or "~/.local/state")  # noqa: PTH111 - does not raise
     return Path(base, "tlaunch") if base.startswith("/") else None
 
 
 def writable_dir(preferred: Path) -> Path:
-    """Return `preferred` if it is writable; otherwise create and return the cache directory. Raises OSError."""
+    """Return `preferred` if it is writable, or else the cache directory, which is created if it is missing."""
     directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
     directory.mkdir(parents=True, exist_ok=True)
     return directory
 
 
 def fingerprint() -> str:
-    """Return a digest of the names and sizes of this package's modules. Fast even on a network file system."""
+    """Return a digest of tlaunch's own modules. It covers only their names and sizes, to be fast."""
     found = sorted(_modules(str(PACKAGE), ""))
     from hashlib import sha256  # noqa: PLC0415 - loads OpenSSL
 

@@ -53,13 +53,13 @@ def can_be_in_name(text: str) -> bool:
 
 
 def is_run_name(name: str) -> bool:
-    """Return True if a run may have this name. Not allowed are `latest` and names that start with a dot."""
+    """Return True if a run may have this name. `latest` and names that start with a dot are not allowed."""
     fits = can_be_in_name(name) and len(name.encode()) <= MAX_NAME_BYTES
     return fits and not name.startswith(".") and name != LATEST
 
 
 class _Named:
-    """A path in the run directory, or in a server's subdirectory of it."""
+    """A descriptor for a path in the run directory, or in the subdirectory of a server."""
 
     def __init__(self, name: str, *, is_servers: bool = False) -> None:
         self._name = name
@@ -72,7 +72,7 @@ class _Named:
 
 
 def _of_rank(name: str) -> Callable[[RunDir, int], Path]:
-    """Return a method that maps a rank to the path of its file. It is fast, as it is called for thousands of ranks."""
+    """Return a method that maps a rank to the path of its file `name`."""
     return lambda run_dir, global_rank: run_dir.root / f"device{global_rank}/{name}"
 
 
@@ -122,5 +122,5 @@ def strategy_name(global_rank: int) -> str:
 
 
 def mark_of(attempt: int) -> bytes:
-    """Return the line that marks the start of `attempt` in a rank's log, with its newline. Attempt 0 has no mark."""
+    """Return the line that marks the start of an attempt in a rank's log. The first attempt has no mark."""
     return b"--- attempt %d ---\n" % attempt

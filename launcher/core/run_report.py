@@ -65,7 +65,7 @@ class Report:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:
-        """Parse the output of `to_json`; raise ValueError if it is damaged or from another version."""
+        """Parse the output of `to_json`. Raises ValueError if it is damaged or from another version."""
         fields = parse_json(text)
         if isinstance(fields, dict) and fields.get("schema") != SCHEMA:
             raise ValueError(f"schema {fields.get('schema')}, but this version reads {SCHEMA}")

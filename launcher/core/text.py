@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def shell_words(words: Iterable[str]) -> str:
-    r"""Quote words for a shell, on one line that is safe to print.
+    r"""Quote words for a shell, as one line that is safe to print.
 
     >>> shell_words(["a b", "c\nd"])
     "'a b' $'c\\x0ad'"
@@ -35,7 +35,7 @@ def shell_words(words: Iterable[str]) -> str:
 
 
 def shell_word(word: str) -> str:
-    r"""Quote a word for a shell. Control characters and bytes that are not UTF-8 are written as bash's $'...'.
+    r"""Quote a word for a shell. Control characters and invalid UTF-8 are escaped in bash's $'...' syntax.
 
     >>> shell_word("it's"), shell_word("caf\udce9"), shell_word("\x1b[2J")
     ('\'it\'"\'"\'s\'', "$'caf\\xe9'", "$'\\x1b[2J'")
@@ -51,7 +51,7 @@ def _escaped(char: str) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return the numbers in ascending order, with consecutive numbers as ranges.
+    """Format numbers in ascending order, with consecutive numbers as ranges.
 
     >>> ranges([10, 0, 2, 1, 3, 8, 11]), ranges([])
     ('0-3,8,10-11', '')
@@ -70,7 +70,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def duration_s(text: str) -> float | None:
-    """Return the seconds of a duration with units; None if `text` is not a duration.
+    """Convert a duration with units to seconds. Return None if `text` is not a duration.
 
     >>> duration_s("1h30m"), duration_s("500ms"), duration_s("90")
     (5400.0, 0.5, None)
@@ -86,17 +86,17 @@ def some_of(words: Sequence[str], shown: int) -> str:
 
 
 def listed(words: Sequence[str], shown: int = 4) -> str:
-    """Join words for a sentence: "h1, h2 and h3". More than `shown` words are shortened like in `some_of`."""
+    """Join words for a sentence: "h1, h2 and h3". If there are more than `shown` words, count the rest."""
     if not 1 < len(words) <= shown:
         return some_of(words, shown)
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def near(word: str, known: Iterable[str], *, limit: int = SHOWN) -> tuple[str, ...]:
-    """Return words of `known` within one edit of `word` (two for a long word) or starting with `word`, best first.
+    """Return the words in `known` that are similar to `word`, or that start with it, best first.
 
-    An edit is an extra, missing, wrong or transposed character. Case and leading dashes are ignored. Words with more
-    edits are left out, because a wrong suggestion would mislead.
+    Similar words differ by one edit, or by up to two if `word` is long. An edit is an extra, missing, wrong or transposed
+    character. Case and leading dashes are ignored.
     """
     wanted = _bare(word)
     most = 0 if len(wanted) < MIN_BEGINNING else 1 if len(wanted) < LONG else 2

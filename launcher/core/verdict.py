@@ -20,7 +20,7 @@ class Confidence(str, Enum):
 
 @frozen
 class Failure:
-    """A failure of one rank. A running rank can be a cause too, if other ranks wait for it."""
+    """A failure of one rank. It may also be a rank that is still running, if other ranks wait for it."""
 
     global_rank: int
     role: Role
@@ -56,7 +56,7 @@ class Verdict:
 
     @property
     def is_loss(self) -> bool:
-        """True if servers were lost, so the program itself did not fail."""
+        """True if the attempt failed because servers were lost, and not because of the program."""
         return (self.server is not None or self.stood_still_s is not None) and not self.apart
 
     @property
@@ -66,6 +66,6 @@ class Verdict:
 
     @property
     def signalled(self) -> Failure | None:
-        """The first failure, if a signal that tlaunch forwarded to all ranks is to blame; else None."""
+        """The first failure if a signal that tlaunch forwarded to all ranks caused it, or None."""
         no_other = self.culprit is None and self.server is None and self.scheduler is None
         return next(iter(self.causes), None) if no_other and self.confidence is Confidence.CERTAIN else None

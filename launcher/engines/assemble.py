@@ -39,7 +39,7 @@ THIS_MACHINE = "127.0.0.1"
 
 @frozen
 class Request:
-    """A request for a run: everything except its name and port."""
+    """Everything that defines a run, except its name and port."""
 
     cluster: Cluster
     layout: Layout  # Invariant: layout.world_size <= cluster.device_count
@@ -64,7 +64,7 @@ class Request:
 
 @frozen
 class Draft:
-    """One rank, with the reasons for its settings."""
+    """The spec of one rank, with the reasons for its settings."""
 
     rank: RankSpec
     variables: tuple[Variable, ...]  # every variable that tlaunch decides on; RankSpec.env holds those to set or remove
@@ -76,17 +76,17 @@ def used_cluster(cluster: Cluster, world_size: int) -> Cluster:
 
 
 def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool:
-    """Return True if ranks read a table in the run directory instead of the table that the user gave."""
+    """Return True if ranks must read a table in the run directory instead of the user's table."""
     return used.device_count < cluster.device_count or (len(used.servers) > 1 and engine is None)
 
 
 def servers_with_agents(cluster: Cluster, layout: Layout, supervision: Supervision) -> Cluster:
-    """Return the cluster of participating servers: those with ranks, or all servers of an elastic run."""
+    """Return a cluster of the servers that have ranks, or of all servers if the run is elastic."""
     return used_cluster(cluster, layout.world_size) if supervision.elastic is None else cluster
 
 
 def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """Return the cluster with only the given devices (global ranks, ascending), renumbered from rank 0."""
+    """Return the cluster with only these devices (global ranks, ascending). Their ranks are renumbered from 0."""
     rank_of = {device: rank for rank, device in enumerate(devices)}
 
     def kept(server: Server) -> Iterator[Device]:
@@ -99,7 +99,7 @@ def allotted_cluster(cluster: Cluster, devices: Sequence[int]) -> Cluster:
 
 
 def servers_of_attempt(servers: Sequence[Server], allotment: DeviceAssignment | None) -> tuple[Server, ...]:
-    """Return all servers, with their devices and ranks in this attempt; an unused server has no devices."""
+    """Return all servers, with only the devices that this attempt uses. An unused server has no devices."""
     if allotment is None:
         return tuple(servers)
     part = allotted_cluster(Cluster(tuple(servers)), allotment.devices)
@@ -112,7 +112,7 @@ def attempt_table(number: int) -> str:
 
 
 def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
-    """Return the request cut to the devices and layout of `allotment`. Servers without such devices are removed."""
+    """Return the request for only the devices and the layout of `allotment`. Servers without devices are removed."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
     kept = _indices(cluster, request.cluster)
     return replace(
@@ -128,7 +128,7 @@ def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
 def assemble_attempt(
     request: Request, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> RunSpec:
-    """Return the spec of one attempt of an elastic run; servers keep their indices. Raises as `assemble`."""
+    """Return the spec of one attempt of an elastic run. Servers keep their indices. Raises the errors of `assemble`."""
     part = attempt_request(request, allotment)
     kept = _indices(part.cluster, request.cluster)
     spec = assemble(part, name=name, master_port=master_port, own_table=attempt_table(number))
@@ -172,7 +172,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
 
 
 def draft(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> tuple[Draft, ...]:
-    """Return every rank in order, with the origins of its variables. `own_table` and errors: as in `assemble`."""
+    """Return every rank in order, with the origins of its variables. See `assemble` for `own_table` and errors."""
     request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes on every access
     used, run_dir = _used(request), request.runs_dir / name
     master = _master_addr(used), master_port

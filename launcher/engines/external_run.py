@@ -34,7 +34,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
 
 
 def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited: Mapping[str, str]) -> str:
-    """Return TLAUNCH_RUN_ID, else --name or the program's name, with the engine's job ID; or raise UsageError."""
+    """Return TLAUNCH_RUN_ID. If it is not set, join --name or the program's name with the engine's job ID."""
     if given := _given_name(inherited):
         return _checked(given)
     if rank.job:
@@ -48,7 +48,7 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
 
 
 def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
-    """Return --master-port, or a port derived from the job ID. MASTER_PORT is ignored: only some ranks inherit it."""
+    """Return --master-port, or a port derived from the job ID. Ignores MASTER_PORT, because only some ranks have it."""
     if chosen is not None:
         return chosen
     digest = hashlib.sha256((rank.job or name).encode(errors="surrogateescape")).digest()
@@ -58,7 +58,7 @@ def master_port(rank: EngineRank, name: str, chosen: int | None) -> int:
 def unused(
     name: str, port: int, chosen_name: str | None, chosen_port: int | None, inherited: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield a note for a name or port that the user chose but that another value overrides."""
+    """Yield a note if another value overrides the name or the port that the user chose."""
     if chosen_name is not None and _given_name(inherited) and chosen_name not in name:
         yield f"--name {chosen_name} is not used: {env.TLAUNCH_RUN_ID}={name} is the complete name"
     variable = inherited.get(env.MASTER_PORT)

@@ -39,7 +39,7 @@ class Host:
 
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
-    """Describe this machine, and resolve those of the `names` that are not its own. Blocks while resolving."""
+    """Describe this machine, and resolve those `names` that belong to other machines. Blocks while resolving."""
     own = os.uname().nodename
     called = (own, *other_names)
     addresses = frozenset(held.address for held in held_addresses())
@@ -50,7 +50,7 @@ def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -
 
 
 def own_interface(servers: Sequence[Server], index: int) -> str | None:
-    """Return the interface through which ranks of servers[index] (this machine) reach other servers.
+    """Return the network interface that ranks on this machine (servers[index]) use to reach other servers.
 
     None lets libraries choose. A single server needs none: its ranks use loopback, which gloo finds without a network.
     Blocks while the server's name is resolved, if the table has no address.
@@ -64,7 +64,7 @@ def own_interface(servers: Sequence[Server], index: int) -> str | None:
 
 
 class ServerIndex:
-    """The servers of one table, indexed by all their names and addresses, to look up thousands of machines."""
+    """An index of a table's servers by name and address. It is fast enough to look up thousands of machines."""
 
     def __init__(self, servers: Sequence[Server], resolved: Iterable[tuple[str, frozenset[Address]]] = ()) -> None:
         self.servers = tuple(servers)
@@ -84,7 +84,7 @@ class ServerIndex:
         return {server.server_id: index for index, server in enumerate(self.servers)}
 
     def find(self, host: str, addresses: frozenset[Address], other_names: tuple[str, ...] = ()) -> tuple[int, ...]:
-        """Return the indices of the servers that match a machine, ignoring facts that several servers share."""
+        """Return the indices of the servers that match a machine. Names shared by several servers are ignored."""
         alone = len(self.servers) == 1
         # All candidates, possibly too many.
         named = (self._by_name.get(_short(name), ()) for name in (host, *other_names))
@@ -101,13 +101,13 @@ class ServerIndex:
 
 
 def local_servers(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
-    """Return the servers of a table that match this machine. For many machines, use `ServerIndex`."""
+    """Return the servers of a table that match this machine. To look up many machines, use `ServerIndex`."""
     found = ServerIndex(servers, host.resolved).find(host.name, host.addresses, host.other_names)
     return tuple(servers[index] for index in found)
 
 
 def doubt(server: Server, host: Host) -> str | None:
-    """Return a warning if this machine does not look like the table's only server, else None."""
+    """Return a warning if this machine does not look like the table's only server, or None."""
     address = address_of(server.server_id)
     # Names that no machine can have: a space, 0.0.0.0, 10.*.*.1.
     is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
@@ -127,7 +127,7 @@ def is_everywhere(server: Server) -> bool:
 
 
 def is_local(name: str) -> bool:
-    """Return True if the name or address belongs to this machine. Resolves foreign names, which blocks."""
+    """Return True if the name or address belongs to this machine. May block to resolve a name."""
     host = read_host([name])
     address = address_of(name)
     if address is None and _same_name(name, host.name):
@@ -137,9 +137,9 @@ def is_local(name: str) -> bool:
 
 
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
-    """Check that `rank` is on this machine. Return a warning or None. `said`: the server named by the user.
+    """Check that the rank table has `rank` on this machine. Return a warning, or None if the machine matches.
 
-    `local_size`: number of ranks that the engine started here, if known.
+    `said`: the server named by the user. `local_size`: number of ranks that the engine started here, if known.
 
     Raises:
         UsageError: `said` is not one of the servers.
@@ -200,7 +200,7 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """Return the server's names and addresses that this machine has, too; localhost only if `alone`."""
+    """Return the server's names and addresses that this machine also has. localhost counts only for a single server."""
     facts: set[Address | str] = set()
     for name in names_of(server):
         address = address_of(name)
@@ -217,7 +217,7 @@ def _among(own: Iterable[str], name: str) -> tuple[str, ...]:
 
 
 def _same_name(one: str, other: str) -> bool:
-    """Compare names: h2 matches h2.example.org; two full names match only if they are equal."""
+    """Return True if two host names match. h2 matches h2.example.org, but full names must be equal."""
     one, other = one.casefold(), other.casefold()
     short = "." not in one or "." not in other
     return one == other or (short and _short(one) == _short(other))

@@ -57,7 +57,7 @@ class _Family:
         return re.compile("|".join(f"({name.replace('*', '.*')})" for name in self.names))
 
     def place(self, name: str) -> int:
-        """Return the position of `name` in `names`, from 1; 0 if it is not there."""
+        """Return the position of `name` in `names`, counted from 1, or 0 if it is missing."""
         match = self._pattern.fullmatch(name)
         return match.lastindex or 0 if match else 0
 
@@ -123,7 +123,7 @@ class Leftovers:
 
 
 def leftovers() -> Iterator[Leftovers]:
-    """Yield the variables that are removed or replaced for ranks, whatever is set; unconditional ones first."""
+    """Yield the variables of other launchers to remove or replace for ranks. Unconditional ones come first."""
     always = tuple(name for family in _FAMILIES if not family.signs for name in family.names)
     for names, signs in ((always, ()), *((family.names, family.signs) for family in _FAMILIES if family.signs)):
         # A name that a pattern covers is left out.
@@ -135,7 +135,7 @@ def leftovers() -> Iterator[Leftovers]:
 def conflicts(
     environment: Mapping[str, str], decided: Mapping[str, str | None], *, within_engine: bool = False
 ) -> tuple[Conflict, ...]:
-    """Return the variables in `environment` that would mislead a rank, one record per family of launchers.
+    """Return the variables in `environment` that would mislead a rank, grouped by the launcher that sets them.
 
     `decided`: the values that tlaunch sets for one rank or for all; None removes a variable. Other launchers' variables
     that `decided` lacks are removed, too. A variable that has the decided value already is not a conflict.
@@ -185,7 +185,7 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
 
 
 def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str | None]) -> Conflict | None:
-    """Return a conflict if fewer devices are visible than there are ranks, except if none is (CPU only)."""
+    """Return a conflict if some devices are visible, but fewer than there are ranks."""
     value = decided[name] if name in decided else environment.get(name)
     visible = [word for word in (value or "").split(",") if word.strip() not in {"", "-1", "NoDevFiles"}]
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)
@@ -211,7 +211,7 @@ def _shown(name: str, value: str) -> str:
 def removed_variables(
     inherited: Mapping[str, str], decided: Iterable[Variable], *, within_engine: bool = False
 ) -> Iterator[Variable]:
-    """Yield leftover variables of other launchers that tlaunch does not set. They are the same for all ranks."""
+    """Yield the variables of other launchers that are removed for all ranks, because tlaunch does not set them."""
     for conflict in conflicts(inherited, {one.name: one.value for one in decided}, within_engine=within_engine):
         for found in conflict.found:
             if found.fate is Fate.REMOVED:

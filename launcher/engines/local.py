@@ -32,7 +32,7 @@ THIS_SERVER = 0
 
 @contextmanager
 def signals_held_back() -> Iterator[None]:
-    """Defer signals during this block. They are delivered at its end, when their handlers are installed."""
+    """Hold back all signals until the end of the block, so that their handlers can be installed first."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -41,7 +41,7 @@ def signals_held_back() -> Iterator[None]:
 
 
 class LocalAgent:
-    """The launcher's handle for this machine's agent, or for a coordinator, which forwards signals to all agents."""
+    """The launcher's handle for the agent process of this machine, or for the coordinator process."""
 
     def __init__(self, pid: int, events_fd: int, life_fd: int, group: RunGroup, watcher: Watcher | None = None) -> None:
         self.pid = pid
@@ -56,7 +56,7 @@ class LocalAgent:
         return self._events_fd
 
     def read(self) -> list[TimestampedEvent] | None:
-        """Return the available events, or None at their end. Blocks until there is one."""
+        """Block until there are events, and return them. Return None after the last event."""
         chunk = os.read(self._events_fd, 1 << 16)
         if not chunk:
             return None
@@ -64,7 +64,7 @@ class LocalAgent:
         return [stamped for line in lines if (stamped := from_line(line))]
 
     def signal(self, number: int) -> None:
-        """Forward a signal. Safe in a signal handler.
+        """Forward a signal to the agent. It is safe to call this in a signal handler.
 
         SIGINT, SIGTERM and SIGHUP end the run with the grace period. SIGQUIT ends it now. SIGTSTP and SIGCONT pause and
         continue the ranks. Other signals are passed to the ranks.
@@ -97,7 +97,7 @@ def start_agent(
     members: MpiProxies | None = None,
     specify: SpecifyAttempt | None = None,
 ) -> LocalAgent:
-    """Fork the agent of this machine and return at once. Call inside `signals_held_back`, before any thread exists.
+    """Fork the agent of this machine. Call it inside `signals_held_back`, before any thread is started.
 
     `first`: as in `Agent`. `specify` gives the spec of an attempt of an elastic run. The agent keeps `port`, `link` and
     `members`; this process closes them. This process becomes a subreaper, so that no process is lost even if the agent
@@ -123,7 +123,7 @@ def _supervise(spec: RunSpec, server_index: int, head: LauncherLink, facts: Mapp
 
 
 def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
-    """Fork a process that runs `work` and exits with its result. Conditions and errors as for `start_agent`."""
+    """Fork a process that runs `work` and exits with its result. It has the same requirements as `start_agent`."""
     spare_bystanders()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for

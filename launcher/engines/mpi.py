@@ -70,7 +70,7 @@ class Mpirun:
 
 @frozen
 class _Words:
-    """The options by which one mpirun dialect provides the features that all dialects have."""
+    """The options of one mpirun dialect for the features that tlaunch needs in every dialect."""
 
     options: tuple[tuple[str, ...], ...]  # each with its values, as a unit that the same option of the user replaces
     hostfile: str
@@ -121,7 +121,7 @@ _SAME_OPTION = {"machinefile": "hostfile", "f": "hostfile", "rtos": "runtime-opt
 
 
 def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpirun:
-    """Return the mpirun on PATH, or at `path`, with the version that it prints; or raise UnreadableError."""
+    """Find mpirun on PATH or at `path`, and run it to get its version. Raises UnreadableError."""
     wanted = path or "mpirun"
     found = shutil.which(wanted, path=environment.get("PATH"))
     if found is None:
@@ -165,7 +165,7 @@ def mpi_command(
     directory: Path,
     cwd: Path = START_DIRECTORY,
 ) -> EngineCommand:
-    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i]. Pure.
+    """Return the mpirun command that starts `agent` once on each server, or counts[i] times on servers[i].
 
     Processes are numbered in the order of `servers`.
 
@@ -200,7 +200,7 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables that let one of several mpiruns of Open MPI 4 keep its session directory; else empty."""
+    """Return the variables for one of several simultaneous mpiruns of Open MPI 4, or {} for other versions."""
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
@@ -208,7 +208,7 @@ def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]
 
 
 def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequence[str]) -> Iterator[str]:
-    """Yield the words of tlaunch's options, without options that the user gives in `given`."""
+    """Yield the words of tlaunch's own mpirun options, except options that the user sets in `given`."""
     words = _WORDS[mpirun.dialect]
     ours = [*words.options, (words.hostfile, str(hostfile)), (words.directory, str(cwd))]
     # Called by its path, Open MPI would put its own libraries first on other servers.
@@ -219,7 +219,7 @@ def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequenc
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
-    """Return the hostfile: one line per process, or for Hydra one line per server with its number of processes."""
+    """Return the text of a hostfile, with one line per process, or for Hydra one line per server with a count."""
     here = local_servers(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
     lines: list[str] = []
     for server, count in zip(servers, counts, strict=True):
@@ -232,7 +232,7 @@ def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int]
 
 
 def _hostfile_path(directory: Path) -> Path:
-    """Return the hostfile's path: a temporary file if `directory` has a comma, which ends a path for Open MPI 5."""
+    """Return the path of the hostfile, which is a temporary file if `directory` contains a comma."""
     if "," not in str(directory):
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
@@ -262,6 +262,6 @@ def _reach(words: _Words, environment: Mapping[str, str], options: Sequence[str]
 
 
 def _plain(option: str) -> str:
-    """Return an option's name without dashes: every mpirun treats one and two dashes the same."""
+    """Return the main name of an option, without dashes. Every mpirun treats one and two dashes the same."""
     name = option.lstrip("-")
     return _SAME_OPTION.get(name, name)

@@ -39,7 +39,7 @@ def check_library(
     by_names: bool = False,
     mentioned: bool = False,
 ) -> Mapping[str, str]:
-    """Check that the MPI of a rank's program can join this engine's job. Return variables without which ranks would hang.
+    """Check that a program's MPI library works with this mpirun or srun. Return variables that prevent hangs.
 
     Takes about 0.1 s for a Python program with mpi4py. Variables set by the user are not returned. `by_names`: there
     are several servers, and mpirun may have received their names.
@@ -67,13 +67,13 @@ def check_library(
 def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
-    """Return the variables of `check_library` for servers given by name, before anything is started."""
+    """Return the variables of `check_library` for servers given by name, before mpirun is started."""
     found = _library(argv, environment, cwd, mentioned=False) if mpirun.is_open_mpi_4 else None
     return {} if found is None else engine_rank.variables_for(found[1], by_open_mpi_4=True)
 
 
 def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> engine_rank.MpiLibrary | None:
-    """Return the MPI library that a compiled program is linked to, preferably one of a known family; or None."""
+    """Return the MPI library that a compiled program is linked to, or None. Known families are preferred."""
     file = program_file(argv, search_path, cwd)
     names = () if file is None else needed_libraries(file)
     libraries = [library for name in names if (library := engine_rank.library_called(name)) is not None]
@@ -83,7 +83,7 @@ def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> eng
 def _library(
     argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
 ) -> tuple[str, engine_rank.MpiLibrary] | None:
-    """Return a phrase that names the program, and the MPI library that it loads; or None."""
+    """Return a phrase about the program, and the MPI library that it loads. Return None if it loads none."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None:
         library = compiled_for(argv, environment.get("PATH"), cwd)
@@ -101,7 +101,7 @@ def _named(name: str, path: str) -> str:
 
 
 def _parent_engine(environment: Mapping[str, str]) -> Mpirun | None:
-    """Return the mpirun that started this process, looking past tlaunch's own processes; None for srun.
+    """Return the mpirun that started this process, or None if srun did. Skips tlaunch's own processes.
 
     Slurm's daemon belongs to root and may be hidden from other users. In that case the environment shows it.
     """

@@ -28,7 +28,7 @@ SYSTEM = Path("/sys/devices/system")
 
 @frozen
 class Node:
-    """A NUMA node, cut to the cores that this process may use."""
+    """A NUMA node with only the cores that this process may use."""
 
     number: int
     cores: tuple[Core, ...]  # Invariant: not empty, ascending by first cpu
@@ -58,7 +58,7 @@ class Share:
 
 
 def read_machine(system: Path = SYSTEM) -> Machine:
-    """Return the cpus that this process may use. Without information on nodes, memory counts as uniform."""
+    """Return the NUMA nodes and cores that this process may use. If nodes are unknown, all cores are one node."""
     has_affinity = hasattr(os, "sched_getaffinity")
     usable = tuple(sorted(os.sched_getaffinity(0)) if has_affinity else range(os.cpu_count() or 1))
     by_first: dict[int, Core] = {}  # the usable cpus, grouped by shared core
@@ -76,7 +76,7 @@ def read_machine(system: Path = SYSTEM) -> Machine:
 
 
 def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Share, ...]:
-    """Return the share of each local rank, in order.
+    """Return the cores and the number of threads of each local rank, in order.
 
     none: every rank may use all cores.
     core: consecutive, disjoint cores for each rank, including siblings; inside one node if there are at least as many
@@ -115,7 +115,7 @@ def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
-    """Return the number of ranks on each node: one each if possible, then more where each gets most cores.
+    """Return the number of ranks per node: in proportion to the node's cores, but at least one if possible.
 
     Equal nodes get equal numbers; a remainder goes to the first nodes: 5 ranks on 2 nodes are 3 and 2. With 4 ranks, a
     node of 6 cores and one of 2 get 3 and 1. No node gets more ranks than cores while another one has a free core.
@@ -147,7 +147,7 @@ def _cpus_of(cores: tuple[Core, ...]) -> tuple[int, ...]:
 
 
 def _cpu_list(path: Path) -> set[int]:
-    """Return the cpus in a file in the kernel's notation, such as 0-3,8; empty if it cannot be read."""
+    """Parse a file with a list of cpus, such as 0-3,8. Return an empty set if it cannot be read."""
     try:
         runs = [run.partition("-") for run in path.read_text(encoding="ascii").strip().split(",") if run]
         return {cpu for first, _, last in runs for cpu in range(int(first), int(last or first) + 1)}

@@ -46,7 +46,7 @@ def slurm_command(
     cwd: Path = START_DIRECTORY,
     host: Host | None = None,
 ) -> EngineCommand:
-    """Return the command that starts `agent` once on each of `servers`, or counts[i] times on servers[i].
+    """Return the srun command that starts `agent` once on each server, or counts[i] times on servers[i].
 
     Processes are numbered in the order of `servers`. Agents get the whole environment of srun. With `counts`, srun also
     starts them as MPI processes, by the MPI plugin of --mpi or the cluster's default. `options`: the user's, one word
@@ -81,7 +81,7 @@ def slurm_command(
 
 
 def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return the node of the allocation for each server, by names and addresses. Blocks while resolving if names differ.
+    """Return the name of the allocated node for each server. If their names differ, blocks while resolving.
 
     `servers` may contain a server several times, if ranks are assigned to servers in turn.
     Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.
@@ -118,7 +118,7 @@ def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | Non
 
 
 def cpus_notes(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return warnings about nodes that have fewer CPUs than ranks. Resolves names and raises as `nodes_of`."""
+    """Return warnings about nodes that have fewer CPUs than ranks. Calls `nodes_of`, which may block or raise."""
     names = [node.name for node in allocation.nodes]
     if len(allocation.cpus_per_node) != len(names):
         return ()
@@ -138,7 +138,7 @@ def _claims(nodes: Sequence[Node], register: ServerIndex, hosts: Sequence[Sequen
 
 @lru_cache(maxsize=1)
 def _meanings(nodes: Sequence[Node]) -> Mapping[str, Resolved]:
-    """Return the addresses of all names of the nodes. Waits only once for a name server that does not answer."""
+    """Resolve all names of the nodes. The result is cached, so a dead name server delays only the first call."""
     names = dict.fromkeys(name for node in nodes for name in (*_names(node), node.address))
     return resolve(names, patience_s(len(names)))
 

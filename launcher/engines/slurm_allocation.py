@@ -47,7 +47,7 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation:
-    """Return this process's Slurm job; raise UsageError outside a job, UnreadableError if Slurm does not answer."""
+    """Return this process's Slurm job. Raises UsageError outside a job, UnreadableError if Slurm does not answer."""
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
         raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
@@ -75,7 +75,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
 
 
 def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> Cluster:
-    """Return the nodes as servers; raise UsageError if their devices are unknown, or the job is heterogeneous."""
+    """Return a cluster of the nodes. Raises UsageError if their devices are unknown or the job is heterogeneous."""
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(
@@ -94,7 +94,7 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
-    """Return the GPUs per node, however requested, or None. A batch job knows the number only of its first node."""
+    """Return the number of GPUs per node, or None. In a batch job it is known only for the first node."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count
@@ -106,13 +106,13 @@ def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | Non
 
 
 def _gpus(environment: Mapping[str, str], name: str) -> int | None:
-    """Parse a GPU count: 8, or by type: a100:4,v100:4."""
+    """Return the total number of GPUs in a variable such as "8" or "a100:4,v100:4"."""
     parts = [part.rpartition(":")[2] for part in environment.get(name, "").split(",")]
     return sum(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
 
 def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, ...]:
-    """Return a warning if this node of a Slurm job has fewer CPUs than `ranks`; empty outside a job."""
+    """Return a warning if this node of a Slurm job has fewer CPUs than `ranks`, or else ()."""
     node, cpus = environment.get("SLURMD_NODENAME", ""), environment.get("SLURM_CPUS_ON_NODE", "")
     if not node or not environment.get("SLURM_JOB_ID") or not re.fullmatch(r"\d+", cpus, re.ASCII):
         return ()
@@ -120,7 +120,7 @@ def shortage_warnings(environment: Mapping[str, str], ranks: int) -> tuple[str, 
 
 
 def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
-    """Return a warning if nodes have fewer CPUs than ranks. `nodes`: name, number of CPUs, and number of ranks."""
+    """Return a warning if any of the `nodes` (name, CPUs, ranks) has fewer CPUs than ranks, or else ()."""
     short = [(ranks / max(cpus, 1), name, cpus, ranks) for name, cpus, ranks in nodes if cpus < ranks]
     if not short:
         return ()
@@ -134,7 +134,7 @@ def short_of_cpus(nodes: Iterable[tuple[str, int, int]]) -> tuple[str, ...]:
 
 
 def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    """Return the stdout of a Slurm command, or raise UnreadableError if it fails."""
+    """Run a Slurm command and return its stdout. Raises UnreadableError if it fails."""
     done = answer_of(argv, environment)
     if done.returncode:
         said = escaped(done.stderr.strip().partition("\n")[0][:200])
@@ -147,7 +147,7 @@ def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
 def answer_of(
     argv: tuple[str, ...], environment: Mapping[str, str], text: str = "", *, timeout_s: float = ASK_TIMEOUT_S
 ) -> subprocess.CompletedProcess[str]:
-    """Return the result of a Slurm command with `text` on stdin; raise UnreadableError if it does not answer."""
+    """Run a Slurm command with `text` on stdin. Raises UnreadableError if it does not answer in time."""
     try:
         return subprocess.run(
             argv, env=dict(environment), input=text, capture_output=True, text=True, errors="surrogateescape",

@@ -23,7 +23,7 @@ _NO_LIMIT = ("UNLIMITED", "INFINITE")
 
 
 def seconds_of(text: str) -> int | None:
-    """Parse a time that sbatch accepts or squeue prints; return seconds, or None for no limit.
+    """Convert a time that sbatch accepts or squeue prints to seconds. Return None if there is no limit.
 
     >>> seconds_of("90"), seconds_of("2:30"), seconds_of("36:00:00"), seconds_of("1-12"), seconds_of("UNLIMITED")
     (5400, 150, 129600, 129600, None)
@@ -44,7 +44,7 @@ def seconds_of(text: str) -> int | None:
 
 
 def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float | None:
-    """Return the seconds until the job's time limit, or None without one; raise UnreadableError if it is unknown."""
+    """Return the seconds until the job's time limit, or None if it has none. Raises UnreadableError."""
     try:
         # The first job of an array also has the array's number, for which Slurm would list all jobs of the array.
         said = ask(("squeue", "--noheader", f"--jobs={allocation.job_id}", "--format=%A %L"), environment)
@@ -61,7 +61,7 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
 
 
 def kill_wait_s(environment: Mapping[str, str]) -> float | None:
-    """Return the seconds between Slurm's SIGTERM and SIGKILL, or None if its configuration does not set them."""
+    """Return the seconds between Slurm's SIGTERM and SIGKILL, or None if they are unknown."""
     with suppress(UnreadableError):
         match = re.search(r"^KillWait\s*=\s*(\d+) sec", ask(("scontrol", "show", "config"), environment), re.MULTILINE)
         return float(match[1]) if match else None
@@ -69,7 +69,7 @@ def kill_wait_s(environment: Mapping[str, str]) -> float | None:
 
 
 def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """Return `supervision` with the time when Slurm kills the job: no limit if the controller does not answer."""
+    """Return `supervision` with the time when Slurm will kill the job, or with no limit if Slurm does not answer."""
     waits_s = kill_wait_s(environment)
     try:
         left_s = time_left_s(allocation, environment)

@@ -72,7 +72,7 @@ def run_variables(
 
 
 def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
-    """Return RANK_TABLE_FILE. Without a table, remove an inherited one, which would describe other devices."""
+    """Return the RANK_TABLE_FILE variable of ranks. If there is no table, the variable is removed for them."""
     if path is None:
         return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
     return Variable(
@@ -107,7 +107,7 @@ def default_variables(
     *,
     chosen: Container[str] = (),
 ) -> tuple[Variable, ...]:
-    """Return default variables: a value that the user set, in the environment or with --env, takes precedence.
+    """Return the variables that tlaunch sets by default. Values from the environment and --env take precedence.
 
     `interface`: this server's interface through which its ranks reach others; None: libraries choose. `mpi_variables`:
     what the ranks' MPI needs under the enclosing mpirun. `chosen`: names of the user's own variables.
@@ -132,7 +132,7 @@ def laid_over(
     decided: Iterable[Variable],
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
-    """Return every variable that tlaunch sets or removes. Later arguments win, except over inherited defaults."""
+    """Merge the variables that tlaunch sets or removes. Later arguments win, but inherited values replace defaults."""
     chosen = {
         one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
         if one.name in inherited

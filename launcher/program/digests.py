@@ -26,7 +26,7 @@ _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
 
 
 def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return the digests of the program's own files, by file name. Reads a few hundred files at most, never raises."""
+    """Return the digest of each of the program's own files, by file name. Never raises."""
     try:
         return {name: _digest(path) for name, path in _files(argv, environment, cwd)}
     except (OSError, ValueError):  # a path with a null byte, or a directory without permission
@@ -34,7 +34,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Return `argv` without a Python program's arguments, which may be secret; of other commands, the first two words."""
+    """Return a Python command without its arguments, which may be secret. Of other commands, return two words."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])
@@ -73,7 +73,7 @@ def _of_no_python(argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 
 
 def _name(path: Path, roots: Iterable[Path]) -> str:
-    """Return `path` relative to the innermost of the directories `roots` that contains it."""
+    """Return `path` relative to the innermost directory in `roots` that contains it."""
     below = (path.relative_to(root) for root in roots if path.is_relative_to(root))
     return str(min(below, key=lambda name: len(name.parts), default=path))
 

@@ -16,7 +16,7 @@ _MAX_NAME_BYTES = 4096
 
 
 def needed_libraries(path: Path) -> tuple[str, ...]:
-    """Return the shared libraries that an ELF file needs (DT_NEEDED), such as "libmpi.so.40"; empty for other files."""
+    """Return the shared libraries that an ELF file needs, such as "libmpi.so.40", or () for other files."""
     try:
         with path.open("rb") as file:
             return tuple(_names(file))

@@ -43,7 +43,7 @@ def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, 
 
 
 def _looks_as_this_python(command: PythonCommand, environment: Mapping[str, str]) -> bool:
-    """Return True if the command's Python finds installed packages in the same directories as this one, or fewer."""
+    """Return True if the command's Python looks for packages only where this Python does, too."""
     flags = sys.flags
     if flags.isolated or flags.ignore_environment or flags.no_site or flags.no_user_site:
         return False
@@ -71,7 +71,7 @@ def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
 
 
 def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
-    """Return `name` if it is certainly missing; None if a package in `around` may load modules from other directories."""
+    """Return `name` if it is certainly missing, or None if a package in `around` may find it elsewhere."""
     for package in around:
         if package.origin is None:  # a directory without `__init__.py`
             continue
@@ -87,7 +87,7 @@ def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
 
 
 def _acts(statement: ast.stmt) -> bool:
-    """Return True if this statement of an `__init__.py` may have side effects, such as exiting or adding finders."""
+    """Return True if this statement of an `__init__.py` may have side effects, such as adding import hooks."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             return bool(statement.decorator_list)

@@ -42,7 +42,7 @@ _METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 
 
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the modules to import once before the ranks are forked, in the program's order; empty if none is safe."""
+    """Return the modules that can be imported safely once before ranks are forked, in the program's order."""
     if (arguments := trainer_arguments(command, cwd, environment)) is not None:
         # tlaunch/_package.py: afterwards `launcher` is tlaunch's package.
         return (*["_package"] * (command.kind == "script"), *trainer_modules(arguments))
@@ -59,7 +59,7 @@ def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[s
 
 
 def trainer_modules(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules to preload for the bundled trainer (`launcher.trainer`) when run with these arguments."""
+    """Return the modules to preload if the bundled trainer is run with these arguments."""
     named = [value for option, value in pairwise(arguments) if option == "--recipe"]
     recipe = named[-1] if named else DEFAULT_RECIPE
     # The second is imported by a backward pass with a given gradient.
@@ -81,7 +81,7 @@ class _TopLevel:
         return (*self._found, DYNAMO) if with_compiler else tuple(self._found)
 
     def run(self, source: Source) -> bool:
-        """Collect the imports of `source` and of the modules it imports; return False if a statement ended the scan."""
+        """Collect the imports of `source` and of the modules it imports. Return False if a statement ended the scan."""
         for node in source.walk():
             self._sets_variables |= _sets_variables(node)
             used = {f"{each.module}.{each.name}" for each in source.imports(node)}
@@ -99,7 +99,7 @@ class _TopLevel:
         return True
 
     def run_files(self, files: Iterable[SourceFile]) -> bool:
-        """Scan each file once, in order; return False if a statement, or more than `MAX_FILES` files, ended the scan."""
+        """Scan each file once, in order. Return False if a statement or the limit of files ended the scan."""
         for file in files:
             if file not in self._seen:
                 self._seen.add(file)

@@ -26,7 +26,7 @@ _MAX_SHEBANG_BYTES = 256  # the part of a `#!` line that Linux reads
 
 @frozen
 class PythonCommand:
-    """A parsed command: `interpreter options target arguments`."""
+    """A parsed Python command: `interpreter options target arguments`."""
 
     interpreter: str  # absolute, links not resolved: a virtual environment's python is itself a link
     options: tuple[str, ...]  # options of the interpreter with their values: ("-u", "-W", "error")
@@ -37,7 +37,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse `argv` as a Python command, also after `env` or by a script's `#!` line; None if it is not supported Python."""
+    """Parse a Python command, also after `env` or through a script's `#!` line. Return None for other commands."""
     words = _without_env(list(argv))
     if not words:
         return None
@@ -56,7 +56,7 @@ def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> Pyt
 
 
 def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str | None:
-    """Return the interpreter in a script's `#!` line if it is missing; else None. Reads as the kernel and `env` do."""
+    """Return the interpreter in a script's `#!` line if it does not exist, or None if there is no problem."""
     line = os.fsdecode(_first_line(script))
     if not line.startswith("#!") or not (words := line[2:].strip(" \t")):
         return None
@@ -74,7 +74,7 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
 
 
 def has_no_shebang(script: Path) -> bool:
-    """Return True for a text file without a `#!` line: the kernel starts no interpreter for it."""
+    """Return True for a text file without a `#!` line, which the kernel cannot execute."""
     beginning = _beginning(script)
     # Machine code of any processor contains zeros.
     return beginning is not None and not beginning.startswith(b"#!") and b"\0" not in beginning
@@ -85,21 +85,21 @@ def is_python(word: str) -> bool:
 
 
 def program_file(argv: Sequence[str], search_path: str | None, cwd: Path) -> Path | None:
-    """Return the executable that `argv` would run, without a leading `env`; None if it is not found."""
+    """Return the executable that `argv` would run, ignoring a leading `env`, or None if it is not found."""
     words = _without_env(list(argv))
     found = _find(words[0], search_path, cwd) if words else None
     return None if found is None else Path(found)
 
 
 def _without_env(words: list[str]) -> list[str]:
-    """Remove a leading `env`; return an empty command if options or variables follow it."""
+    """Remove a leading `env`. Return an empty command if `env` has options or sets variables."""
     if words[:1] in (["env"], ["/usr/bin/env"], ["/bin/env"]):
         return words[1:] if len(words) > 1 and not words[1].startswith("-") and "=" not in words[1] else []
     return words
 
 
 def _find(word: str, search_path: str | None, cwd: Path) -> str | None:
-    """Return the absolute path of the executable that exec would run; None if not found. Links are not resolved."""
+    """Return the absolute path of the executable that exec would run, or None. Links are not resolved."""
     directories = [""] if "/" in word else (search_path or os.defpath).split(os.pathsep)
     for directory in directories:
         path = os.path.join(cwd, directory, word)  # noqa: PTH118 - a Path would normalise it
@@ -115,13 +115,13 @@ def _beginning(script: Path) -> bytes | None:
 
 
 def _first_line(script: Path) -> bytes:
-    """Return a file's first line; empty if it is unreadable, or longer than a `#!` line may be."""
+    """Return a file's first line, or b"" if it is unreadable or longer than a `#!` line may be."""
     line = (_beginning(script) or b"").split(b"\n")[0]
     return b"" if len(line) == _MAX_SHEBANG_BYTES else line
 
 
 def _shebang(script: str) -> list[str]:
-    """Return the words of a script's first line; empty if it cannot be parsed safely."""
+    """Return the words of a script's `#!` line, or [] if there is no such line that can be parsed safely."""
     line = _first_line(Path(script))
     if not line.startswith(b"#!"):
         return []
@@ -160,9 +160,9 @@ def _script(
 
 
 def _read_cluster(word: str, rest: Iterator[str], options: list[str]) -> tuple[str, str | None]:
-    """Add the options in an argument like `-uW error` to `options`; return ("m" or "c", value) if it gives the program.
+    """Parse an argument with one or several options, such as `-uW error`, and add them to `options`.
 
-    Returns ("", None) if the argument contains only options, and ("?", None) if it is not supported.
+    Returns ("m" or "c", value) for the program, ("", None) if there are only options, and ("?", None) for an error.
     """
     if word == "-":
         return "?", None

@@ -23,7 +23,7 @@ DEFAULT_RECIPE = "transformer"  # catalogue name of the bundled program that TRA
 
 
 def own_module(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> PythonCommand | None:
-    """Return the command as `python -m launcher.MODULE` if it runs tlaunch, not the user's own `launcher`; else None."""
+    """Return the command in the form `python -m launcher.MODULE`, or None if it does not run tlaunch."""
     is_start = (command.kind, Path(command.target).name) == ("script", Path(START).name)
     if is_start or (command.kind, command.target) == ("code", START_BY_NAME[1]):
         option, module, arguments = command.arguments[:1], "".join(command.arguments[1:2]), command.arguments[2:]
@@ -50,7 +50,7 @@ def mentions_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, st
 
 
 def has_installed(package: str, command: PythonCommand, environment: Mapping[str, str]) -> bool:
-    """Return True if the program's interpreter finds the package in its usual directories or PYTHONPATH."""
+    """Return True if the package is on PYTHONPATH or in the usual directories of the program's interpreter."""
     prefixes = (Path(command.interpreter).parent.parent, Path(environment.get("HOME", "/")) / ".local")
     inherited = environment.get("PYTHONPATH", "").split(os.pathsep)
     return any((Path(entry) / package).is_dir() for entry in inherited if entry) or any(
@@ -74,14 +74,14 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return two flags: Python searches the program's directory; it searches PYTHONPATH. -P, -E and -I prevent this."""
+    """Return (searches the program's directory, searches PYTHONPATH), according to the options of Python."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits
 
 
 def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Return the directories that Python searches before its own: the program's directory, then PYTHONPATH."""
+    """Return the directories that Python searches before its library: the program's directory, then PYTHONPATH."""
     beside, inherits = heeds(command, environment)
     first = [cwd] if beside else []
     if command.kind == "script":
@@ -92,7 +92,7 @@ def roots_of(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) 
 
 
 def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | None:
-    """Return the file that runs as `__main__`, which may not exist; None for a module that is not found."""
+    """Return the file that runs as `__main__`, or None if its module is not found. The file may be missing."""
     if command.kind == "script":
         script = cwd / command.target
         return script / "__main__.py" if script.is_dir() else script
@@ -103,7 +103,7 @@ def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | No
 
 
 def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
-    """Return the (file, package name) of each module that `import name` runs; empty if no root contains it.
+    """Return (file, package name) of each module that `import name` runs, or [] if no root contains it.
 
     If the last part is not a module (`from package import name`), the result is that for its package.
     """
@@ -122,7 +122,7 @@ def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
 
 
 def added_directory(node: ast.AST, file: Path | None, cwd: Path) -> Path | None:
-    """Return the directory that `sys.path.insert(...)` or `append` in `file` probably adds; None for any other node.
+    """Return the directory that a call of `sys.path.insert` or `append` probably adds, or None for other AST nodes.
 
     String arguments become parts of the path. They are joined to a parent of `__file__`, or of a variable, as many
     levels up as the expression suggests.

@@ -16,7 +16,7 @@ _ABOUT_ITSELF = frozenset({"--help", "--help-all", "--help-env", "--help-xoption
 
 
 def reader_of_stdin(argv: Sequence[str], search_path: str | None, cwd: Path) -> str | None:
-    """Return the name of the interpreter that would read its program from stdin; None for any other command."""
+    """Return the name of the interpreter that would read its program from stdin, or None for any other command."""
     words = list(argv)
     if words and _name(words[0]) == "env":
         del words[0]

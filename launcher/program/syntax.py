@@ -17,7 +17,7 @@ _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)  # see 
 
 
 def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError | None:
-    """Return the syntax error in a command's `*.py` script or `-c` code; None if there is none or it was not checked.
+    """Return the syntax error in a command's `*.py` script or `-c` code, or None if none was found.
 
     `interpreter` is the path of the Python that runs this function. A command with another interpreter is not checked,
     since it may use another version of Python.
@@ -46,7 +46,7 @@ def error_in(command: PythonCommand, cwd: Path, interpreter: str) -> SyntaxError
 
 
 def _placed(error: SyntaxError, source: str | bytes) -> SyntaxError:
-    """Set the line number of a SyntaxError that has none: the line of its null byte, or of a bad encoding comment."""
+    """Add the missing line number to a SyntaxError about a null byte or an encoding comment."""
     head = source if isinstance(source, str) else source[:_MAX_COOKIE_BYTES].decode("utf-8-sig", errors="replace")
     if "null bytes" in error.msg:
         error.lineno = head.partition("\0")[0].count("\n") + 1 if "\0" in head else None
@@ -60,6 +60,6 @@ def _placed(error: SyntaxError, source: str | bytes) -> SyntaxError:
 
 
 def excerpt(error: SyntaxError) -> tuple[str, ...]:
-    """Return the source line with the error, indented by four, and Python's `^` marker below it; empty if unknown."""
+    """Return the source line with the error and Python's `^` marker below it, or () if the line is unknown."""
     shown = "".join(traceback.format_exception_only(error)).split("\n")
     return tuple(line for line in shown[1:] if line.startswith("    "))

@@ -18,7 +18,7 @@ MAX_BYTES = 5_000_000
 
 
 def uses_mpi(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> bool | None:
-    """Return True if the program or one of its own modules imports mpi4py; None if unknown.
+    """Return True if the program or one of its own modules imports mpi4py, or None if that is unknown.
 
     Unknown: a file cannot be read, or the program is an installed package (`python -m package`) that is not searched.
     Importing mpi4py calls MPI_Init, which requires a process that an MPI launcher started. The bundled trainer returns
@@ -48,7 +48,7 @@ def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, 
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the program's own file and the files of its own modules that it imports, readable or not, sorted."""
+    """Return the sorted files of the program and of its own modules that it imports, even if unreadable."""
     return tuple(sorted(_WholeProgram(command, cwd, environment).files))
 
 
@@ -74,7 +74,7 @@ class _WholeProgram:
                     size_bytes += file.path.stat().st_size
 
     def imports_mpi(self) -> bool:
-        """Return True if the program imports the library mpi4py, not a module of its own with that name.
+        """Return True if the program imports the library mpi4py, and not a module of its own with that name.
 
         The library may be on PYTHONPATH, where environment modules of clusters put it.
         """

@@ -186,8 +186,8 @@ def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
     names = newest_first(runs_dir)
     older = names[names.index(latest.root.name) + 1 :] if latest.root.name in names else names
     if steps > len(older):
-        count = f"only {len(older)}" if older else "none"
-        raise UnreadableError(f"{LATEST}~{steps}: no such run; runs before the latest in {runs_dir}: {count}")
+        oldest = f"{LATEST}~{len(older)}" if older else LATEST
+        raise UnreadableError(f"{LATEST}~{steps}: no such run; the oldest run in {runs_dir} is {oldest}")
     return run_at((runs_dir / older[steps - 1]).resolve())
 
 

@@ -30,7 +30,7 @@ Sent = Literal["all_reduce", "all_gather", "all_to_all"]
 
 @frozen
 class Passed:
-    """A redistribution step without the tensor's shape: its kind, group size, and parts before and after."""
+    """The kind of a redistribution step, its group size, and the number of parts before and after it."""
 
     kind: Literal["slice", "all_gather", "all_to_all"]
     ranks: int
@@ -43,7 +43,7 @@ Passage = tuple[Passed, ...]
 
 @frozen
 class CollectiveTime:
-    """The time of a collective in groups of `ranks`: `fixed_s` plus `s_per_byte` for each byte of `Collective.bytes`."""
+    """The time of a collective in groups of `ranks` ranks: `fixed_s`, plus `s_per_byte` for each byte."""
 
     kind: Sent
     ranks: int
@@ -66,7 +66,7 @@ MEASURED_COLLECTIVES = (
 
 @frozen
 class Costs:
-    """Measured speeds of the slowest rank, from which costs are estimated."""
+    """Measured speeds of the slowest rank, used to estimate the time of a step."""
 
     flops_per_s: float = 50e9  # per rank
     bytes_per_s: float = 20e9  # read and written by one rank
@@ -75,7 +75,7 @@ class Costs:
     optimizer_states: int = 1  # optimizer tensors per parameter: 1 for momentum, 2 for Adam
 
     def collective_s(self, kind: Sent | Literal["slice"], ranks: int, size_bytes: float) -> float:
-        """Return the time of a collective or a slice. `size_bytes` has the meaning of `Collective.bytes`."""
+        """Return the time of a collective or a slice. `size_bytes` is counted as in `Collective.bytes`."""
         if kind == "slice":
             return self.operator_s + 2 * size_bytes / self.bytes_per_s
         return self.fixed_s(kind, ranks) + size_bytes * self._time_of(kind, ranks).s_per_byte
@@ -85,11 +85,11 @@ class Costs:
         return self._time_of(kind, ranks).fixed_s
 
     def fused_s(self, ranks: int, size_bytes: float) -> float:
-        """Return the time that a gradient adds to a shared message, including copies to and from the message."""
+        """Return the time that one gradient adds to a fused message, including the copies into and out of it."""
         return size_bytes * (self._time_of("all_reduce", ranks).s_per_byte + 4 / self.bytes_per_s)
 
     def updated_s(self, size_bytes: float) -> float:
-        """Return the time of an optimizer update: read and write the weight and its states, and read the gradient."""
+        """Return the time of an optimizer update, which reads the gradient and reads and writes weight and states."""
         return self.operator_s + size_bytes * (3 + 2 * self.optimizer_states) / self.bytes_per_s
 
     def _time_of(self, kind: Sent, ranks: int) -> CollectiveTime:
@@ -107,14 +107,14 @@ class Costs:
 
 @frozen
 class OperatorCost:
-    """The time of one operator, excluding the fixed times of the messages that sum its parameters' gradients."""
+    """The time of one operator, without the fixed times of the messages that sum parameter gradients."""
 
     seconds: float
     sums: frozenset[TensorLayout]  # the ranks that share these messages (`ranks_that_sum`)
 
 
 def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: Costs) -> OperatorCost:
-    """Return the time of an operator with this partition: compute, collectives, and the leaves it is first to use."""
+    """Return an operator's time with this partition, including updates of parameters that no earlier operator uses."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)
     ]
@@ -136,7 +136,7 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: C
 
 
 def passage_s(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> float:
-    """Return the time of redistributing a tensor, in forward and backward."""
+    """Return the time of redistributing a tensor in forward and, if it has a gradient, in backward."""
     seconds = 0.0
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
@@ -146,7 +146,7 @@ def passage_s(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) 
 
 
 def step_s(plan: ShardingPlan, costs: Costs) -> float:
-    """Return the time of a step with a plan: all operators and all communication."""
+    """Return the estimated time of a training step with this plan: all operators and all communication."""
     graph, seconds = plan.graph, 0.0
     sums: set[TensorLayout] = set()
     for planned in plan.operators:
@@ -175,12 +175,12 @@ def may_be_summed_later(graph: Graph, operator: Operator, collective: Collective
 
 
 def ranks_that_sum(collective: Collective) -> TensorLayout:
-    """Return a layout that identifies the groups of a collective: collectives with equal groups give equal layouts."""
+    """Return a layout that serves as a key for a collective's groups of ranks. Equal groups give equal layouts."""
     return simplified(TensorLayout(collective.devices, (tuple(sorted(collective.axes)),)))
 
 
 def takes_first(graph: Graph, operator: Operator, number: int) -> bool:
-    """Return True if this input is a leaf's first use, which determines the leaf's layout (`plan.first_layout`)."""
+    """Return True if this input is the first use of its leaf, which determines how the leaf is stored."""
     first, its_number = graph.consumers[operator.inputs[number]][0]
     return (first.name, its_number) == (operator.name, number)
 

@@ -15,9 +15,9 @@ MAX_WAYS = 100  # above this number, partitions that do not use all ranks are sk
 
 @frozen
 class Edge:
-    """Redistribution times for each pair of two operators' partitions, or for one operator that uses a leaf twice."""
+    """The times to redistribute a tensor between two operators, for each pair of their partitions."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the operators; only one name if an operator uses a leaf twice
     seconds: list[float]
 
 
@@ -30,7 +30,7 @@ class Tables:
 
 
 def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs) -> Tables:
-    """Return the cost tables of a graph on `ranks` ranks. An operator in `given` has only that partition."""
+    """Return the cost tables of a graph on `ranks` ranks. Operators in `given` have only the partition given there."""
     alike: dict[Hashable, tuple[Sequence[Partition], Sequence[OperatorCost]]] = {}
     ways, operators = {}, {}
     for operator in graph.operators:
@@ -49,7 +49,7 @@ def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: C
 
 
 def _kind_of(graph: Graph, operator: Operator) -> Hashable:
-    """Return a key of all properties that determine an operator's cost, except its partition."""
+    """Return a key with all properties of an operator that affect its cost, except its partition."""
     expression = operator.expression
     inputs = tuple(
         (
@@ -70,9 +70,9 @@ _Side = tuple[str, int | None]  # one end of a tensor: an operator, and the numb
 
 
 def _links(graph: Graph) -> Iterator[tuple[Leaf | Operator, _Side, _Side]]:
-    """Yield each tensor that may be redistributed, with the end that defines its layout and the end that uses it.
+    """Yield (tensor, source, target) for each tensor that may be redistributed between two operators.
 
-    A leaf is stored in the layout of its first use (`plan.first_layout`).
+    The source of a leaf is its first use, which determines its stored layout (`plan.first_layout`).
     """
     for producer, operator, number in graph.edges():
         yield producer, (producer.name, None), (operator.name, number)
@@ -98,7 +98,7 @@ def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) 
 
 
 class _Layouts:
-    """The simplified layouts of an input or output for all partitions of its operator. Equal layouts are one object."""
+    """A cache of the simplified layouts of inputs and outputs in all partitions. Equal layouts are one object."""
 
     def __init__(self, ways: Mapping[str, Sequence[Partition]]) -> None:
         self._ways = ways
@@ -115,7 +115,7 @@ class _Layouts:
 
 
 class _Passages:
-    """The redistributions between layouts, and their times. Each redistribution is computed once for all shapes."""
+    """A cache of the redistributions between layouts. Each one is computed once and used for tensors of all shapes."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -125,7 +125,7 @@ class _Passages:
     def seconds(
         self, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout], size: int, *, has_gradient: bool
     ) -> list[float]:
-        """Return the time for each pair of source and target, in row-major order, for a full tensor of `size` bytes."""
+        """Return the time to redistribute a tensor of `size` bytes, for each (source, target) in row-major order."""
         known: dict[int, float] = {}  # few redistributions differ
         rows: dict[int, list[float]] = {}  # and partitions often give a tensor the same layout
         for source in sources:

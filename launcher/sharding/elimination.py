@@ -22,20 +22,20 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Factor:
-    """A cost that depends on the ways of `names`, as a table in row-major order."""
+    """A table of costs, in row-major order, with one dimension for each variable in `names`."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]  # number of ways of each name
     values: list[float]
 
     def stride(self, name: str) -> int:
-        """Return the distance in the table between consecutive ways of `name`; 0 if the cost does not depend on it."""
+        """Return the distance between consecutive options of `name` in the table, or 0 if it has no effect."""
         if name not in self.names:
             return 0
         return prod(self.sizes[self.names.index(name) + 1 :])
 
     def narrowed(self, kept: Mapping[str, Sequence[int]]) -> Factor:
-        """Return the table restricted to the ways in `kept`."""
+        """Return the factor restricted to the options in `kept`."""
         places = [0]
         for name, size in zip(self.names, self.sizes, strict=True):
             places = [place * size + way for place in places for way in kept[name]]
@@ -43,9 +43,9 @@ class Factor:
 
 
 def cheapest(ways: Mapping[str, int], factors: Sequence[Factor]) -> tuple[float, dict[str, int]]:
-    """Return the least sum of the factors, and the chosen way of each name. In a tie the first way wins.
+    """Return the minimum sum of the factors, and the option chosen for each variable. The first option wins a tie.
 
-    Every name must have at least one way. The time grows with the graph's treewidth.
+    Every variable must have at least one option. The time grows with the graph's treewidth.
     """
     waiting, total = dict(ways), 0.0
     choices: list[tuple[str, Factor, list[int]]] = []  # name, cost of its neighbours, its way for each of their choices
@@ -92,9 +92,9 @@ def _work(name: str, ways: Mapping[str, int], by_name: Mapping[str, Sequence[Fac
 
 
 class _Elimination:
-    """The minimum of a sum of factors over one name's ways, for each combination of its neighbours' ways.
+    """Eliminates one variable: finds its cheapest option for each combination of its neighbours' options.
 
-    `values` are the minima in row-major order, and `chosen` the name's cheapest ways.
+    `values` are the minimum costs in row-major order, and `chosen` are the variable's cheapest options.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class _Elimination:
         self._settle(0, self._added([0.0] * self._count, -1, bases), bases)
 
     def _added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
-        """Return `costs` plus the factors that are determined as soon as neighbour `depth` is fixed."""
+        """Return `costs` plus the factors that are determined once the option of neighbour `depth` is chosen."""
         for number, base in enumerate(bases):
             if self._due[number] == depth:
                 costs = list(map(add, costs, self._row(number, base)))
         return costs
 
     def _settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
-        """Find the minimum for each combination of ways of the neighbours from `depth` on."""
+        """Find the minimum for each combination of options of the neighbours from number `depth` on."""
         last = len(self._sizes) - 1
         if depth > last:
             self._take(min(costs), costs.index(min(costs)))
@@ -135,7 +135,7 @@ class _Elimination:
             self._settle(depth + 1, self._added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
-        """Find the minimum for each way of the last neighbour, on which one factor depends."""
+        """Find the minimum for each option of the last neighbour, if only one factor depends on this neighbour."""
         ordered = sorted(zip(costs, range(self._count), strict=True))
         for way in range(self._sizes[-1]):
             row, least, at = self._row(number, base + way * step), float("inf"), 0
@@ -147,7 +147,7 @@ class _Elimination:
             self._take(least, at)
 
     def _row(self, number: int, base: int) -> list[float]:
-        """Return a factor's cost for each way of the name, with the neighbours' ways fixed."""
+        """Return a factor's cost for each option of the variable, while its neighbours' options are fixed."""
         if (number, base) not in self._rows:
             stride = self._strides[number]
             self._rows[number, base] = self._factors[number].values[base : base + self._count * stride : stride]

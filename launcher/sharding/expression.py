@@ -33,7 +33,7 @@ class Expression:
 
     @cached_property
     def indices(self) -> tuple[str, ...]:
-        """The indices in the order of their first use in the inputs, which is the order of the device matrix's axes."""
+        """The indices in the order of their first use in the inputs. The axes of the device matrix have this order."""
         found = (index for dims in self.inputs for index in dims if index is not None)
         return tuple(dict.fromkeys(found))
 
@@ -48,7 +48,7 @@ class Expression:
 
 @frozen
 class Partition:
-    """An expression whose indices are split over ranks, with the device matrix and the layouts of inputs and output.
+    """A split of the indices of an expression over ranks. It determines the device matrix and all layouts.
 
     The matrix has an axis for each index, in order. If there are more ranks than parts, a last axis contains the ranks
     that repeat the same work.
@@ -64,12 +64,12 @@ class Partition:
 
     @cached_property
     def used(self) -> int:
-        """The number of parts into which the work is split."""
+        """The number of parts that the work is split into."""
         return prod(cut for _, cut in self.cuts)
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """The device matrix.
+        """The sizes of the axes of the device matrix.
 
         >>> matmul = Expression((("i", "k"), ("k", "j")), ("i", "j"), {"i": 16, "k": 32, "j": 16})
         >>> cut(matmul, {"i": 2, "k": 2}, ranks=8).devices
@@ -79,7 +79,7 @@ class Partition:
         return tuple(cut for _, cut in self.cuts) + ((repeated,) if repeated > 1 else ())
 
     def layout_of(self, dims: Sequence[str | None]) -> TensorLayout:
-        """Return the layout of a tensor whose dims are named by these indices."""
+        """Return the layout of a tensor whose dims have these indices."""
         axes = {index: axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1}
         return TensorLayout(self.devices, tuple((axes[index],) if index in axes else () for index in dims))
 
@@ -112,12 +112,12 @@ class Partition:
 
 
 def cut(expression: Expression, cuts: Cuts, ranks: int) -> Partition:
-    """Split the indices of an expression. `cuts` must divide the sizes, and their product must divide `ranks`."""
+    """Split each index of an expression into the number of parts in `cuts`. Their product must divide `ranks`."""
     return Partition(expression, tuple((index, cuts.get(index, 1)) for index in expression.indices), ranks)
 
 
 def cuttings(expression: Expression, ranks: int) -> Iterator[Partition]:
-    """Yield every partition of an expression over at most `ranks` ranks; partitions that use all ranks come first.
+    """Yield every partition of an expression over at most `ranks` ranks. Partitions that use all ranks come first.
 
     >>> relu = Expression((("i", "j"),), ("i", "j"), {"i": 4, "j": 6})
     >>> [each.strategy for each in cuttings(relu, ranks=4)]

@@ -25,7 +25,7 @@ class Leaf:
 
 @frozen
 class Operator:
-    """An operator with one output. The output has the operator's name."""
+    """An operator with one output, which has the same name as the operator."""
 
     name: str  # "matmul", "layer1.0.conv1"
     kind: str  # key in the table of computations: "matmul", "relu", "conv2d"
@@ -51,7 +51,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Operator, int], ...]]:
-        """The operators that use each tensor, each with the index of the input, keyed by the tensor's name."""
+        """Map the name of each tensor to its uses: the operators that use it, and the index of their input."""
         found: dict[str, list[tuple[Operator, int]]] = {name: [] for name in self.by_name}
         for operator in self.operators:
             for number, name in enumerate(operator.inputs):

@@ -24,7 +24,7 @@ class TensorLayout:
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """The number of parts of each dim.
+        """The number of parts that each dim is split into.
 
         >>> TensorLayout((2, 4), ((0,), ())).cuts
         (2, 1)
@@ -52,7 +52,7 @@ class TensorLayout:
         return not any(place[axis] for axis in self.free_axes)
 
     def box_of(self, rank: int, shape: Sequence[int]) -> Box:
-        """Return a rank's part of a tensor of this shape. The number of parts must divide each dim.
+        """Return a rank's part of a tensor of this shape. Each dim must be divisible by its number of parts.
 
         >>> TensorLayout((2, 4), ((0,), (1,))).box_of(6, (16, 32))
         Box(start=(8, 16), size=(8, 8))
@@ -90,7 +90,7 @@ def coordinate_in(devices: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def groups_along(devices: Sequence[int], axes: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of ranks that differ only along `axes`. Each group is in the order of the coordinates.
+    """Return the groups of ranks whose coordinates differ only along `axes`. Each group is sorted by coordinate.
 
     >>> groups_along((2, 4), [0])
     ((0, 4), (1, 5), (2, 6), (3, 7))
@@ -115,7 +115,7 @@ def group_along(devices: Sequence[int], axes: Iterable[int], rank: int) -> tuple
 
 @lru_cache(maxsize=1 << 14)
 def simplified(layout: TensorLayout) -> TensorLayout:
-    """Return the same layout on the coarsest device matrix: drop axes of size 1, and merge equivalent adjacent axes.
+    """Return the same layout on the coarsest device matrix, without axes of size 1 and with equivalent axes merged.
 
     Adjacent axes are equivalent if they split no dim, or split the same dim consecutively. Layouts that give every rank
     the same part of any tensor are equal after simplification.
@@ -143,7 +143,7 @@ def simplified(layout: TensorLayout) -> TensorLayout:
 
 
 def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
-    """Return the same layout on a finer device matrix, in which each axis becomes one or more consecutive axes.
+    """Return the same layout on a finer device matrix, where each axis becomes one or more consecutive axes.
 
     >>> refined(TensorLayout((2, 4), ((0,), (1,))), (2, 2, 2))
     TensorLayout(devices=(2, 2, 2), axes=((0,), (1, 2)))
@@ -161,7 +161,7 @@ def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
 
 
 def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the coarsest device matrix that refines two matrices of the same number of ranks, or None.
+    """Return the coarsest device matrix that refines both matrices, or None if there is no such matrix.
 
     >>> common_refinement((2, 4), (4, 2))
     (2, 2, 2)

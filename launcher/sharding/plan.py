@@ -29,7 +29,7 @@ Phase = Literal["forward", "backward"]
 
 @frozen
 class Collective:
-    """A collective that each rank runs in its group, or a slice, which sends nothing."""
+    """A collective operation that each rank runs with its group, or a slice, which needs no communication."""
 
     kind: Literal["all_reduce", "all_gather", "all_to_all", "slice"]
     phase: Phase
@@ -95,7 +95,7 @@ class ShardingPlan:
             yield from (later[name] for name in sums.parameters)
 
     def _collectives_of(self, planned: PlannedOperator) -> Iterator[Collective]:
-        """Yield the collectives of an operator, including redistributions of its inputs, in the order of forward.
+        """Yield the collectives of an operator in forward order, including redistributions of its inputs.
 
         The sum of an input's gradient is listed after the redistribution of that input in forward.
         """
@@ -107,7 +107,7 @@ class ShardingPlan:
 
     @cached_property
     def parameter_sums(self) -> tuple[ParameterSum, ...]:
-        """The messages that sum parameter gradients after backward, in the order in which they are sent."""
+        """The messages that sum parameter gradients after backward, in the order they are sent."""
         found: dict[tuple[tuple[int, ...], ...], ParameterSum] = {}
         for planned in self.operators[::-1]:
             for number, name in reversed(list(enumerate(planned.operator.inputs))):
@@ -123,7 +123,7 @@ class ShardingPlan:
         return tuple(found.values())
 
     def is_summed_later(self, parameter: str) -> bool:
-        """Return True if all uses of a parameter have its stored layout and sum its gradient over the same ranks."""
+        """Return True if all operators use a parameter as it is stored and sum its gradient over the same ranks."""
         uses = self._parameter_uses[parameter]
         return len({groups for _, _, groups in uses}) == 1 and all(
             not planned.steps[number]
@@ -134,7 +134,7 @@ class ShardingPlan:
 
     @cached_property
     def _parameter_uses(self) -> Mapping[str, tuple[tuple[str, int, tuple[tuple[int, ...], ...]], ...]]:
-        """The uses of each parameter: operator, input index, and the groups of ranks that sum its gradient."""
+        """Map each parameter to its uses: the operator, its input index, and the groups that sum the gradient."""
         found: dict[str, list[tuple[str, int, tuple[tuple[int, ...], ...]]]] = {
             leaf.name: [] for leaf in self.graph.leaves if leaf.is_parameter
         }
@@ -147,7 +147,7 @@ class ShardingPlan:
 
 
 def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> ShardingPlan:
-    """Return the plan for the given partitions; `cuttings` must have a partition for every operator."""
+    """Return the plan with these partitions. `cuttings` must contain a partition for every operator."""
     leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
     held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
     planned = tuple(
@@ -165,7 +165,7 @@ def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> Shar
 
 
 def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Partition]) -> TensorLayout:
-    """Return the layout in which a leaf is stored: the layout that the first operator using the leaf needs."""
+    """Return the layout that a leaf is stored in, which is the one that its first operator needs."""
     operator, number = graph.consumers[leaf][0]
     return cuttings[operator.name].inputs[number]
 
@@ -226,7 +226,7 @@ def plan_report(
     copy: int = 0,
     copies: int = 1,
 ) -> StrategyReport:
-    """Return one rank's strategy report for a plan; `more` lists its other collectives, such as the optimizer's.
+    """Return the strategy report of one rank. `more` are additional collectives, such as the optimizer's.
 
     With several copies of the plan, rank r of copy c is the run's rank c * plan.ranks + r.
     """

@@ -75,7 +75,7 @@ def _preference(
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Return the bytes per rank that an operator with partition `way` redistributes from and to decided operators."""
+    """Return the bytes that a rank redistributes from and to operators in `known` if `operator` uses `way`."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
         # A leaf has the layout that another operator has decided.
@@ -95,7 +95,7 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known:
 
 
 def _changed(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Return the number of dims that a decided neighbour splits and the operator splits differently."""
+    """Return the number of dims that neighbours in `known` split and `operator` would split differently."""
     pairs = [
         (known[name].output.cuts, way.inputs[number].cuts)
         for number, name in enumerate(operator.inputs)

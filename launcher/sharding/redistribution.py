@@ -25,11 +25,11 @@ BACKWARD: Mapping[Kind, Kind] = {"slice": "all_gather", "all_gather": "slice", "
 
 @frozen
 class Step:
-    """A redistribution step. The ranks of a group differ along `axes` of the device matrix, outermost axis first."""
+    """A redistribution step in groups of ranks that differ only along `axes` of the device matrix."""
 
     kind: Kind
     dim: int  # the dim that a slice or exchange cuts, or that a gather gathers
-    axes: tuple[int, ...]
+    axes: tuple[int, ...]  # outermost first
     before: TensorLayout
     after: TensorLayout
     from_dim: int | None = None  # the dim that an exchange gathers
@@ -39,7 +39,7 @@ class Step:
         return prod(self.before.devices[axis] for axis in self.axes)
 
     def group_of(self, rank: int) -> tuple[int, ...]:
-        """Return a rank's group: the ranks that communicate, or whose slices together form the data each rank held."""
+        """Return a rank's group: the ranks that communicate or, in a slice, the ranks that keep the other parts."""
         return group_along(self.before.devices, self.axes, rank)
 
 
@@ -66,7 +66,7 @@ def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...
 
 
 def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the slice of a dim along unused axes that `wanted` splits the dim by; None if there is none."""
+    """Return a step that slices a dim along unused axes, as `wanted` does, or None if there is no such step."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -76,7 +76,7 @@ def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the all-to-all that moves the innermost axes of one dim to another dim; None if there is none."""
+    """Return an all-to-all that moves the innermost axes of one dim to another, or None if there is no such step."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -92,7 +92,7 @@ def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return the all-gather of a dim along the axes that `wanted` does not split it by; None if there is none."""
+    """Return an all-gather along axes that do not split the dim in `wanted`, or None if there is no such step."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         kept = _common(has, wants)
         if kept < len(has):

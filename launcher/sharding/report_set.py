@@ -17,7 +17,7 @@ _NAME = re.compile(r"rank(?P<rank>\d{1,9})\.json")
 
 
 def reported_ranks(directory: Path) -> list[int]:
-    """Return the ranks that have a report, in order; an empty list if the directory is missing."""
+    """Return the sorted ranks that have a report, or [] if the directory is missing."""
     try:
         names = [_NAME.fullmatch(path.name) for path in directory.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -26,7 +26,7 @@ def reported_ranks(directory: Path) -> list[int]:
 
 
 def read_of_rank(directory: Path, rank: int) -> StrategyReport:
-    """Return the report of a rank. Raise UnreadableError if the file is missing, damaged, or of another rank."""
+    """Read the report of a rank. Raises UnreadableError if it is missing, damaged, or from another rank."""
     path = directory / strategy_name(rank)
     report = read_report(path)
     if report.rank != rank:
@@ -66,7 +66,7 @@ class AlikeRanks:
 
 
 def equal_ranks(reports: Sequence[StrategyReport]) -> list[AlikeRanks]:
-    """Group ranks with the same operators, strategies and collectives. Order the groups by their first rank."""
+    """Group ranks with the same operators, strategies and collectives. Groups are ordered by their first rank."""
     groups: dict[Any, list[StrategyReport]] = {}
     for report in reports:
         operators = tuple(

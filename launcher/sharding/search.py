@@ -2,14 +2,11 @@
 
 A step's cost is a sum over operators (by their partition) and edges (by the partitions of both ends). Therefore
 operators can be eliminated one by one, with an exact result (launcher/sharding/elimination.py). For operators with very
-many partitions, only some are considered (`cost_tables.MAX_WAYS`). Two costs are not such sums:
+many partitions, only some are considered (`cost_tables.MAX_WAYS`).
 
-    messages    gradients summed by the same ranks share one message and its fixed time. The cheapest choice is found without
-                    these times. If a cheaper one is possible, the search branches: once with the message paid for, and once
-                    without all partitions that need it, and so on (branch and bound).
-    memory      with a limit, memory gets a price, and the search runs at the prices where one choice replaces another. It finds
-                    the best of the choices that are cheapest at some price: the corners of the convex hull of time over
-                    memory. A choice inside the hull that fits can be cheaper than the best corner that fits.
+One cost is not such a sum: gradients summed by the same ranks share one message and its fixed time. The search first
+finds the cheapest choice without these times. If a cheaper choice is possible, the search branches: once with the message
+paid for, once without all partitions that need it, and so on (branch and bound).
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ MAX_SEARCHES = 200  # then the best result so far is used
 
 
 def searched(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs) -> dict[str, Partition]:
-    """Return the cheapest choice of partitions, keyed by operator in the graph's order. `given` ones are kept.
+    """Return the cheapest combination of partitions, in the graph's order. Partitions in `given` are kept.
 
     The result depends only on the arguments: ties are broken by the order of the partitions.
     """
@@ -41,9 +38,9 @@ NONE: Messages = frozenset()
 
 
 def fastest(tables: Tables) -> dict[str, int]:
-    """Return the choice with the least seconds, by branch and bound over the gradient messages.
+    """Find the fastest combination of partitions, by branch and bound over the gradient messages.
 
-    The choice has the number of a partition in `tables.ways` for each operator.
+    The result maps each operator to the index of its partition in `tables.ways`.
     """
     factors = _factors(tables)
     sums = {name: [cost.sums for cost in found] for name, found in tables.operators.items()}
@@ -69,7 +66,7 @@ def fastest(tables: Tables) -> dict[str, int]:
 def _branches(
     fixed_s: Mapping[TensorLayout, float], room_s: float, used: Messages, *, paid: Messages, without: Messages
 ) -> Iterator[tuple[Messages, Messages]]:
-    """Yield the branches that may contain a cheaper choice: one whose messages cost less than `room_s`.
+    """Yield the branches that may contain a cheaper choice. The messages of such a choice cost less than `room_s`.
 
     A choice either needs the first message used here or excludes it; then the second, and so on. A choice that needs
     all of them is not cheaper than the one found here.
@@ -88,7 +85,7 @@ def _branches(
 
 
 def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) -> tuple[float, dict[str, int]] | None:
-    """Return the least cost of a choice that needs no message in `without`, and the choice; None if there is none."""
+    """Return (cost, choice) for the cheapest choice that needs no message in `without`, or None if there is none."""
     left = {
         name: tuple(way for way, needs in enumerate(found) if without.isdisjoint(needs)) for name, found in sums.items()
     }
@@ -106,7 +103,7 @@ def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) 
 
 
 def _factors(tables: Tables) -> list[Factor]:
-    """Return the seconds of operators and edges. Equal costs share a table."""
+    """Return the times of operators and edges as factors. Equal times share a table."""
     made: dict[int, list[float]] = {}
     factors = []
     for name, found in tables.operators.items():

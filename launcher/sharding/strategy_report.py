@@ -40,7 +40,7 @@ MAX_BYTES = 1 << 30  # limit for a report: a million operators need less
 
 @frozen
 class ReportTensor:
-    """A tensor as an operator's input or output. `shape`, `cuts`, `by`, `size` and `start` have an item per dim."""
+    """An input or output of an operator. `shape`, `cuts`, `by`, `size` and `start` have one item per dim."""
 
     name: str  # of the operator that computes it, of the parameter, or of the data
     shape: tuple[int | None, ...]  # of the whole tensor; None if ranks have parts of different, unknown sizes
@@ -79,7 +79,7 @@ class ReportEdge:
 
 @frozen
 class ReportCollective:
-    """A collective, message or slice of one rank in a step. Repeated ones are merged, and `count` is their number.
+    """A collective, message or slice that one rank runs in a step. `count` is the number of times it runs.
 
     `bytes`: of one tensor that is reduced, exchanged, sent, received or broadcast; of a gather's result; of what a
     slice leaves. The group of a message is its sender, then its receiver.
@@ -125,7 +125,7 @@ def report_text(report: StrategyReport) -> str:
 
 
 def read_report(path: Path) -> StrategyReport:
-    """Read a report that contains the output of `report_text`.
+    """Read a report file that was written with `report_text`.
 
     Raises:
         UnreadableError: the file is missing or is not a report. The message has the path and the problem.

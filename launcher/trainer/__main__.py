@@ -42,7 +42,9 @@ def _train(options: argparse.Namespace) -> None:
     recipe.check_layout(settings, place.layout)
     run = own_run()
     if options.save_strategy is True and run is None:
-        raise UsageError("--save-strategy needs a directory outside `tlaunch run`", hint="use `--save-strategy DIR`")
+        raise UsageError(
+            "--save-strategy needs a DIR if the trainer starts without `tlaunch run`", hint="use `--save-strategy DIR`"
+        )
     files = Files(
         data=options.data,
         output=options.output or (run.model if run else None),

@@ -63,7 +63,7 @@ class EngineRank:
 
 @frozen
 class _Names:
-    """The environment variables of one engine. If `size` lists several, the first one that is set counts."""
+    """The names of one engine's environment variables. `size` has alternatives: the first that is set is used."""
 
     engine: str
     rank: str
@@ -84,7 +84,7 @@ _HINT_FRESH_SHELL = "start mpirun or srun from a shell without variables of anot
 
 
 def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the rank that the innermost engine gave process `pid`, or None. Raises UsageError for invalid variables."""
+    """Return the rank that the innermost mpirun or srun gave process `pid`, or None. Raises UsageError."""
     if (task := read_task(environment, pid)) is not None:
         return task  # started directly by srun; variables of other engines are inherited
     slurm = _slurm_rank(environment)
@@ -106,7 +106,7 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
 
 
 def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the rank of this process as a Slurm task; None if srun did not start it directly. Raises UsageError."""
+    """Return the Slurm rank of process `pid`, or None if srun did not start it directly. Raises UsageError."""
     return _slurm_rank(environment) if environment.get("SLURM_TASK_PID") == str(pid) else None
 
 
@@ -176,7 +176,7 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
 
 
 def counts_per_node(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
-    """Return the counts in a Slurm variable, one for each node in Slurm's order; empty if the variable is not valid.
+    """Parse a Slurm variable with a count per node, in Slurm's order of nodes. Return () if it is invalid.
 
     >>> counts_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, "SLURM_JOB_CPUS_PER_NODE")
     (72, 72, 36)
@@ -242,7 +242,7 @@ class MpiLibrary:
 def library_of_python(
     interpreter: Sequence[str], environment: Mapping[str, str], cwd: Path, first_on_path: str = ""
 ) -> MpiLibrary | None:
-    """Return the MPI library that mpi4py loads, or None. Takes 0.1 s. `first_on_path`: the script's directory."""
+    """Return the MPI library that mpi4py loads, or None. Starts the interpreter, which takes about 0.1 s."""
     import subprocess  # noqa: PLC0415 - only some ranks ask
 
     with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError):
@@ -256,7 +256,7 @@ def library_of_python(
 
 
 def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
-    """Identify a library by the text that MPI_Get_library_version returned. `loaded`: the paths of its files."""
+    """Identify an MPI library by the result of MPI_Get_library_version (`said`) and by its files (`loaded`)."""
     path = min(loaded, key=lambda one: (not Path(one).name.startswith("libmpi.so"), one), default="")
     for family, name, version in _VERSIONS:
         if match := re.match(version, said):
@@ -268,7 +268,7 @@ def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
 
 
 def library_called(soname: str) -> MpiLibrary | None:
-    """Return the MPI library with this soname, as linked into compiled programs; None if it is not an MPI library."""
+    """Return the MPI library with this soname, or None if it is not the name of an MPI library."""
     found = ((family, name) for family, name, pattern in _SONAMES if re.fullmatch(pattern, soname))
     family, name = next(found, (None, None))
     return None if name is None else MpiLibrary(family, name, soname)
@@ -280,13 +280,13 @@ def is_of_open_mpi_4(environment: Mapping[str, str]) -> bool:
 
 
 def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, str]:
-    """Return environment variables that prevent hangs if mpirun knows servers only by name. Usually empty."""
+    """Return the variables that keep Open MPI 5 or later from hanging under Open MPI 4's mpirun, or {} if unneeded."""
     is_new = library.family == OPEN_MPI and library.major is not None and library.major >= _FIRST_OF_PRRTE
     return _WITHOUT_HAN if is_new and by_open_mpi_4 else {}
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """Return how ranks would fail with this library under the engine that set `environment`; None if they work."""
+    """Describe how ranks with this MPI library would fail in the job that set `environment`, or return None."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

@@ -23,7 +23,7 @@ Address = IPv4Address | IPv6Address
 
 @lru_cache(maxsize=1 << 14)
 def address_of(text: str) -> Address | None:
-    """Parse an IP address; ignore a zone after "%". Return None if `text` is not an address."""
+    """Parse an IP address and ignore its zone, such as "%eth0". Return None if `text` is not an address."""
     try:
         return ip_address(text.partition("%")[0])
     except ValueError:
@@ -35,12 +35,12 @@ def addresses_of(texts: Iterable[str]) -> frozenset[Address]:
 
 
 def go_by_names(servers: Sequence[Server]) -> bool:
-    """Return True if there are several servers and the table has a name instead of an address for some of them."""
+    """Return True if there are several servers and the rank table lists some of them by name only."""
     return len(servers) > 1 and any(address_of(server.server_id) is None for server in servers)
 
 
 def names_of(server: Server) -> tuple[str, ...]:
-    """Return all names and addresses of a server in the table, its id first."""
+    """Return all names and addresses that the rank table has for a server. The first one is the server id."""
     container_ip = dict(server.options).get("container_ip")
     others = (server.host_ip, server.host_nic_ip, container_ip)
     return tuple(dict.fromkeys((server.server_id, *(name for name in others if name and address_of(name)))))
@@ -67,7 +67,7 @@ _PATIENCE_S = 5.0
 
 @frozen
 class Held:
-    """An address of an interface of this machine."""
+    """An address of a network interface on this machine."""
 
     interface: str  # the interface itself: eth0 for an address labelled eth0:1
     label: str  # the name under which libraries find this address
@@ -79,7 +79,7 @@ class Held:
 
 
 def held_addresses() -> tuple[Held, ...]:
-    """Return all addresses of this machine's interfaces in the kernel's order. Empty if they cannot be listed."""
+    """Return all addresses of this machine's interfaces in the kernel's order, or () if they cannot be listed."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
             kernel.settimeout(_PATIENCE_S)
@@ -124,7 +124,7 @@ def interface_of(
 
 
 def are_on_loopback(servers: Iterable[Server]) -> bool:
-    """Return True if all servers are on the loopback interface, as in a test on one machine."""
+    """Return True if all servers have loopback addresses, as in a test on one machine."""
     addresses = [(server.server_id, address_of(server.server_id)) for server in servers]
     return all(name == "localhost" or (address and address.is_loopback) for name, address in addresses)
 
@@ -134,7 +134,7 @@ def interface_variables(interface: str | None) -> dict[str, str]:
 
 
 def traffic(path: Path = _TRAFFIC) -> dict[str, int]:
-    """Return the bytes received plus sent by each interface. Empty if the system does not count them."""
+    """Return the number of bytes that each interface has received and sent, or {} if it is unknown."""
     try:
         rows = [line.partition(":") for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[2:]]
         # Fields: received bytes and seven other counters, then sent bytes
@@ -156,12 +156,12 @@ def _answers(kernel: socket.socket) -> Iterator[Held]:
 
 
 def _held(message: bytes) -> Held | None:
-    """Parse the address of one message, or return None. In a tunnel, IFA_ADDRESS is the peer's address."""
+    """Parse the address in an RTM_NEWADDR message. Return None if it is not an IP address of an interface."""
     family, prefix, _, _, index = _ADDRESS_MESSAGE.unpack_from(message)
     if family not in {socket.AF_INET, socket.AF_INET6}:
         return None
     attributes = dict(_parts(message[_ADDRESS_MESSAGE.size :], _ATTRIBUTE))
-    packed = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)
+    packed = attributes.get(_IFA_LOCAL) or attributes.get(_IFA_ADDRESS)  # in a tunnel, the latter is the peer's
     try:
         interface = socket.if_indextoname(index)
     except OSError:  # the interface has just been removed
@@ -171,7 +171,7 @@ def _held(message: bytes) -> Held | None:
 
 
 def _parts(data: bytes, header: struct.Struct) -> Iterator[tuple[int, bytes]]:
-    """Yield the kind and the content of messages or attributes. Each header begins with the length and the kind."""
+    """Yield (kind, content) of each message or attribute in `data`. Headers start with the length and the kind."""
     while len(data) >= header.size:
         length, kind, *_ = header.unpack_from(data)
         if length < header.size:

@@ -14,7 +14,7 @@ SUDO_UID = "SUDO_UID"  # set by sudo: the user who called it
 
 
 def own_uids() -> frozenset[int]:
-    """Return this process's uid; for root, also the uid of the user who called sudo."""
+    """Return the uid of this process and, under sudo, also the uid of the user who called sudo."""
     uid, caller = os.geteuid(), os.environ.get(SUDO_UID, "")
     return frozenset({uid, int(caller)} if uid == ROOT and caller.isdecimal() else {uid})
 
@@ -24,12 +24,12 @@ def is_own(uid: int | None) -> bool:
 
 
 def is_trusted(uid: int) -> bool:
-    """Return True if files of this user may control this process: the user is this process's own user, or root."""
+    """Return True if this user's files may control this process: the user is root or runs this process."""
     return uid == ROOT or uid in own_uids()
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return True if the user is trusted, or if files created in `directory` get this owner, because it maps users."""
+    """Return True if the user is trusted, or owns new files in `directory` because its file system maps users."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user
@@ -49,7 +49,7 @@ def called(uid: int | None) -> str:
 
 
 def uids_of_file(path: str | Path) -> frozenset[int]:
-    """Return the owners of a file, and for a link also of its target; raise OSError if it is not accessible."""
+    """Return the owner of a file, and for a link also the owner of its target. Raises OSError."""
     uids = {os.lstat(path).st_uid}
     with suppress(OSError):
         uids.add(os.stat(path).st_uid)  # noqa: PTH116 - `path` may be a str
@@ -57,5 +57,5 @@ def uids_of_file(path: str | Path) -> frozenset[int]:
 
 
 def uids_of_process(pid: int) -> frozenset[int]:
-    """Return the real and saved uid of a process. These users may signal it. Empty if the process does not exist."""
+    """Return the real and saved uids of a process, or an empty set if it has ended. These users may signal it."""
     return frozenset(map(int, status(pid).get("Uid", "").split()[:3:2]))

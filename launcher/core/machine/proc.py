@@ -61,7 +61,7 @@ class Stat(NamedTuple):
 
     @property
     def living(self) -> bool:
-        """False for a zombie that waits to be reaped."""
+        """True unless the process is a zombie that waits to be reaped."""
         return self.state not in "ZX"
 
     @property
@@ -85,7 +85,7 @@ class ProcessId:
 
     @property
     def is_local(self) -> bool:
-        """True if the process is on this machine and from its current boot. `lives` is meaningful only then."""
+        """True if the process was started on this machine since its last boot. Otherwise `lives` is meaningless."""
         return (self.host, self.boot) == (socket.gethostname(), boot_id())
 
     @property
@@ -96,13 +96,13 @@ class ProcessId:
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the identity of a process, or None if there is no such process or no /proc."""
+    """Return the identity of a process, or None if the process or /proc does not exist."""
     found = stat(pid)
     return None if found is None else ProcessId(pid, found.started, socket.gethostname(), boot_id())
 
 
 def stat(pid: int) -> Stat | None:
-    """Read /proc/PID/stat. Return None if the process does not exist or without /proc."""
+    """Read /proc/PID/stat. Return None if the process or /proc does not exist."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for thousands of processes
             _, _, rest = file.read(4096).rpartition(b") ")  # the name may contain any character
@@ -116,7 +116,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def every_process() -> Iterator[Stat]:
-    """Yield all processes in listing order. Processes that end during the scan may be missing."""
+    """Yield all processes in the order of /proc. Processes that start or end meanwhile may be missing."""
     with suppress(FileNotFoundError):
         for name in os.listdir(PROC):  # noqa: PTH208 - fast, for thousands of names
             if name.isdecimal() and (found := stat(int(name))):
@@ -124,7 +124,7 @@ def every_process() -> Iterator[Stat]:
 
 
 def status(pid: int) -> dict[str, str]:
-    """Return the fields of /proc/PID/status. Empty if the process does not exist or without /proc."""
+    """Return the fields of /proc/PID/status, or {} if the process or /proc does not exist."""
     with suppress(OSError):
         text = (PROC / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
         return {name: value for name, _, value in (line.partition(":") for line in text.splitlines())}
@@ -132,12 +132,12 @@ def status(pid: int) -> dict[str, str]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Return True if the process has a handler for signal `number`. Without a handler the signal may end it."""
+    """Return True if the process has a handler for signal `number`. Without a handler, the signal may terminate it."""
     return bool(int(status(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
 
 def has_open(pid: int, descriptor: int) -> bool:
-    """Return True if the process has the file behind this process's `descriptor` open for writing.
+    """Return True if process `pid` has opened the file of this process's `descriptor` for writing.
 
     Links to its other files are not followed: their file system may not respond, and following them would block.
     """
@@ -162,7 +162,7 @@ def open_links(pid: int) -> Iterator[str]:
 
 
 def tcp_sockets() -> dict[str, tuple[int, bool]]:
-    """Return the TCP sockets by link (see `open_links`): the local port, and True if the socket listens."""
+    """Map each TCP socket, named like "socket:[4711]", to its local port and to a flag: True if it listens."""
     found = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError), open(PROC / "net" / name, encoding="ascii") as file:  # noqa: PTH123
@@ -177,7 +177,7 @@ def tcp_sockets() -> dict[str, tuple[int, bool]]:
 
 @cache
 def boot_id() -> str:
-    """Return an id that is different after every boot; empty if the system has none."""
+    """Return an id that changes with every boot, or "" if the system has none."""
     try:
         return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -195,7 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the resource usage of each living leader with its descendants and the orphans in its session. One scan."""
+    """Return the resource usage of each living leader process, its descendants, and the orphans of its session."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -214,7 +214,7 @@ def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
 
 
 def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
-    """Return the seconds that a process's main thread (or this one) waited for a core (sched-stats.rst), or None."""
+    """Return the seconds that a thread has waited for a core, or None if the kernel does not count them."""
     try:
         with open(f"{PROC}/{pid}/schedstat", "rb", buffering=0) as file:  # noqa: PTH123 - fast, for every rank
             return int(file.read(256).split()[1]) / 1e9
@@ -238,7 +238,7 @@ def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]
 
 
 def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
-    """Return True if `descriptor` has data or is at its end. Blocks for at most `within_s` seconds."""
+    """Return True if `descriptor` has data or is at end of file. Blocks for at most `within_s` seconds."""
     poll = select.poll()  # select.select does not support descriptors from 1024
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(within_s * 1000))
@@ -249,12 +249,12 @@ def own_limit() -> int:
 
 
 def limit_to(files: int) -> None:
-    """Restore the limit of open files to its earlier value `files`. New child processes inherit the limit."""
+    """Set the limit of open files to `files`. Child processes that are started later inherit the limit."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
 
 def make_room(files: int) -> bool:
-    """Raise the limit of open files if needed; return True if it suffices. Call it after the last child was started."""
+    """Increase the limit of open files to fit `files` more. Return False if the system does not allow it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -265,7 +265,7 @@ def make_room(files: int) -> bool:
 
 
 def make_room_for_servers(count: int) -> None:
-    """Raise the limit of open files for `count` connections; raise UnreadableError if the system's limit is too low."""
+    """Increase the limit of open files to fit `count` connections. Raises UnreadableError if it cannot be increased."""
     if not make_room(count):
         raise UnreadableError(
             f"{count} servers need {count} connections, but the limit of open files is {own_limit()}",
@@ -274,7 +274,7 @@ def make_room_for_servers(count: int) -> None:
 
 
 def is_full(directory: Path) -> bool:
-    """Return True if the file system has no space or no inodes left. Logs and failure files may then be missing."""
+    """Return True if the file system is out of space or inodes. Logs and failure files may then be missing."""
     try:
         there = os.statvfs(directory)
     except OSError:
@@ -284,7 +284,7 @@ def is_full(directory: Path) -> bool:
 
 
 def mounts(proc: Path = PROC) -> list[Mount]:
-    """Return the mounts that this process sees; a mount that hides another comes after it. Empty if unknown."""
+    """Return the mounts that this process sees, or [] if unknown. A mount that hides another one comes later."""
     try:
         table = (proc / "self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -298,7 +298,7 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def own_directory() -> Path | None:
-    """Return the directory of this process's cgroup v2, or None if there is none or it is not mounted here."""
+    """Return the directory of this process's cgroup (version 2), or None if it is not mounted."""
     try:
         groups = (PROC / "self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -75,7 +75,7 @@ class JobOptions:
 
 @frozen
 class Job:
-    """The variables that a template can use, together with the fields of `wishes`."""
+    """The variables that a job template can use. The fields of `wishes` are variables, too."""
 
     wishes: JobOptions
     version: str
@@ -119,7 +119,7 @@ def job_of(
     table_text: str | None,
     reduced_table: str | None,
 ) -> Job:
-    """Return the job that `tlaunch run` would start, for templates. It does not depend on this machine's environment."""
+    """Return the template variables for a job. They do not depend on this machine's environment."""
     elsewhere = replace(request, inherited_env={}, bind="none")
     ranks = draft(elsewhere, name=name, master_port=master_port or 0)
     used = used_cluster(request.cluster, request.layout.world_size)
@@ -163,7 +163,7 @@ def _servers(ranks: Iterable[RankSpec]) -> Iterator[JobServer]:
 
 
 def _shared(variables: Iterable[Variable]) -> dict[str, str]:
-    """Return the variables that all ranks of a job have in common, without those from `--env`."""
+    """Return the variables that are the same on all ranks, except variables from `--env`."""
     return {
         one.name: one.value
         for one in variables
@@ -172,7 +172,7 @@ def _shared(variables: Iterable[Variable]) -> dict[str, str]:
 
 
 def with_workers(cluster: Cluster, name: str) -> Cluster:
-    """Return the cluster with its servers renamed to the workers of the MPIJob `name`, in rank order."""
+    """Return the cluster with its servers renamed, in rank order, to the workers of the MPIJob `name`."""
     in_order = sorted(cluster.servers, key=lambda server: server.devices[0].global_rank)
     named = (replace(server, server_id=f"{name}-worker-{index}.{name}") for index, server in enumerate(in_order))
     return replace(cluster, servers=tuple(named))

@@ -17,7 +17,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def plain_host_names(job: Job) -> None:
-    """Raise for server names that the file's reader would misread: with spaces, colons or leading dashes."""
+    """Raise UsageError if a server name would be misread in the job file, for example a name with a space."""
     for server in job.servers:
         check_host_name(server.name)
 
@@ -44,7 +44,7 @@ def check_no_colon(name: str) -> None:
 
 
 def hosts_hold_runs_of_ranks(job: Job) -> None:
-    """Raise if ranks of a server are not consecutive, because a hostfile fills an MPIJob's workers in order."""
+    """Raise if a server's ranks are not consecutive, because an MPIJob's hostfile assigns ranks in order."""
     seen: set[str] = set()
     for block in job.blocks:
         if block.name in seen:
@@ -70,7 +70,7 @@ def no_lone_colon_for_srun(job: Job) -> None:
 
 
 def a_shell_exports_secrets(job: Job) -> None:
-    """Raise for secrets that a shell cannot export by name, since they would appear on a command line."""
+    """Raise if a shell cannot export the name of a secret, whose value would then appear on a command line."""
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
@@ -88,7 +88,7 @@ def no_equals_sign_in_program(job: Job) -> None:
 
 
 def check_msrun_numbering(job: Job) -> None:
-    """Raise if msrun cannot start this table. msrun counts ranks and devices from 0, equally many per server."""
+    """Raise if msrun would place ranks differently than the table. msrun numbers ranks and devices consecutively."""
     count = len(job.servers[0].ranks)
     hint = "use `tlaunch run` or `tlaunch render bash`, which accept any table"
     for server in sorted(job.servers, key=lambda one: one.ranks[0].global_rank):

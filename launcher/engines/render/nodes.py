@@ -27,7 +27,7 @@ class Nodes:
 
 
 def unnamed_cluster(nodes: int, devices: int) -> Cluster:
-    """Return a cluster of `nodes` unnamed nodes; raise UsageError if it would have too many devices."""
+    """Return a cluster of `nodes` nodes with placeholder names. Raises UsageError if it has too many devices."""
     if nodes * devices > MAX_COUNT:
         raise UsageError(
             f"--nodes {nodes} with --devices {devices} each make {nodes * devices:,} ranks, but a cluster has at most "
@@ -38,7 +38,7 @@ def unnamed_cluster(nodes: int, devices: int) -> Cluster:
 
 
 def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: bool) -> Nodes:
-    """Return the nodes for a job of `cluster` whose ranks are on `used`.
+    """Return the nodes to request for a job that uses the servers `used` of `cluster`.
 
     pinned: always request the table's own servers. chosen_by_hand: an option for sbatch already names nodes.
     Raises UsageError if nodes must be requested by name, but their Slurm names are unknown.
@@ -70,7 +70,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
 
 
 def pods_note(cluster: Cluster) -> str:
-    """Return a warning if the table has addresses, since Kubernetes may place pods on other machines; else ""."""
+    """Return a warning if the table has addresses, or "". Kubernetes may place pods on other machines."""
     found = next((f"{name} {value}" for server in cluster.servers for name, value in _addresses(server)), None)
     if found is None:
         return ""
@@ -92,7 +92,7 @@ def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool
 
 
 def _why_kept(cluster: Cluster) -> str | None:
-    """Return a phrase that names the part of the table that is valid only on its own servers, or None."""
+    """Return the reason why the table is valid only on its own servers, or None if it fits any servers."""
     counts = {len(server.devices) for server in cluster.servers}
     if len(counts) > 1:
         return f"its servers have {min(counts)} to {max(counts)} devices"

@@ -26,20 +26,20 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 
 
 def sh(value: Any) -> str:
-    """Return `value` as one bash word, with escapes for control characters other than newlines and tabs."""
+    """Quote `value` as one bash word. Control characters other than newlines and tabs are escaped."""
     text = _text(value)
     return shlex.quote(text) if text.replace("\n", "").replace("\t", "").isprintable() else shell_word(text)
 
 
 def yaml(value: Any) -> str:
-    """Return `value` as a YAML scalar: as JSON, which is valid YAML if characters forbidden in YAML are escaped."""
+    """Return `value` as a YAML scalar. It is JSON text, with escapes for characters that YAML forbids."""
     if not isinstance(value, str):
         return json.dumps(value)
     return _NOT_IN_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(_text(value), ensure_ascii=False))
 
 
 def yaml_block(value: Any, indent: int) -> str:
-    """Return a text of several lines, as a readable literal block if possible."""
+    """Return text of several lines as a YAML literal block, or as a quoted scalar if that is not possible."""
     text = _text(value)
     if not text.endswith("\n") or text.endswith("\n\n") or text[:1] in " \t\n" or _NOT_IN_A_BLOCK.search(text):
         return yaml(text)
@@ -48,7 +48,7 @@ def yaml_block(value: Any, indent: int) -> str:
 
 
 def sbatch(value: Any) -> str:
-    """Return `value` as an argument in an #SBATCH line, which may be double-quoted but not contain a line break."""
+    """Quote `value` for an #SBATCH line. Raises UsageError if it contains a control character."""
     text = _text(value)
     if not text.isprintable():
         raise UsageError(f"{text!r} cannot be written in an #SBATCH line", hint="remove control characters")
@@ -56,7 +56,7 @@ def sbatch(value: Any) -> str:
 
 
 def word(value: Any) -> str:
-    """Return `value` as a word for formats without quotes; raise for spaces, control characters and leading dashes."""
+    """Return `value` for a format without quotes. Raises UsageError for spaces and other unsafe characters."""
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
         raise UsageError(
@@ -94,7 +94,7 @@ FILTERS = {
 
 
 def fill(template: str, job: Job) -> str:
-    """Return the text of `template` for `job`; raise UsageError if a value cannot be expressed in the format."""
+    """Render `template` for `job`. Raises UsageError if the format cannot express a value."""
     environment = Environment(  # noqa: S701 - not HTML; a filter of each format writes every value
         loader=FileSystemLoader(data_dir("templates") / "render"),
         undefined=StrictUndefined,

@@ -172,7 +172,7 @@ class DividedNetwork:
         layout, pp = self._world.place.layout, self._world.pp.size
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
-                f"pp = {pp}, and the code of {self.class_name} depends on `training`, so that it cannot be validated",
+                f"{self.class_name} cannot be validated with pp = {pp}, because its code depends on `training`",
                 hint="use `--pp 1`, turn validation off, or use modules that check `training` themselves, such as "
                 "nn.Dropout",
             )
