@@ -46,7 +46,8 @@ written, or --svg without Graphviz.
 @click.command(
     epilog=EPILOG,
     help="Show each operator's sharding strategy and communication.\n\n"
-    "A run of a bundled program with --save-strategy records them in one step. By default the first rank is shown. "
+    "A bundled program records them with --save-strategy, a network that `sharded` divides always. By default the "
+    "first rank is shown. "
     f"{RUN_IS} It may also be a directory of reports.  [default: the latest run]",
 )
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)
