@@ -59,7 +59,7 @@ def _hccl_section() -> Iterator[str]:
     for code, meaning in HCCL_CODES.items():
         yield f"### {_hccl_title(code)}\n\n{_text(meaning.explanation)}\n"
         if members := sorted(entry.code for entry in CATALOGUE.values() if entry.hccl_code == code):
-            yield f"Faults of a table with this code: {', '.join(members)}.\n"
+            yield f"HCCL reports {code} for these faults of a rank table: {', '.join(members)}.\n"
 
 
 def _hccl_title(code: str) -> str:

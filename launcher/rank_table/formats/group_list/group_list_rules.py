@@ -60,7 +60,7 @@ def server_num_differs(table: Table) -> Iterator[Finding]:
 def part_of_server_unknown(table: Table) -> Iterator[Finding]:
     """The number of devices per server, `device_num` divided by `server_num`, must be 1, 2, 4, 8 or 16.
 
-    A 910 has a stricter limit, which another rule checks. A 300I Duo allows any number.
+    A 910 does not allow 16, which RT341 reports. A 300I Duo allows any number.
     """
     if table.chip.equal_servers:
         return
@@ -143,7 +143,7 @@ def name_too_long(table: Table) -> Iterator[Finding]:
 def nic_location_unsupported(table: Table) -> Iterator[Finding]:
     """Devices communicate over their own network cards, so `para_plane_nic_location` must be "device".
 
-    HCCL refuses "host" (the servers' network cards) when it reads the table, and any other value later.
+    HCCL refuses "host" (the servers' network cards) when it reads the table. It refuses any other value later.
     """
     location = text_at(table.fields, "para_plane_nic_location")
     if location is not None and location != "device":
