@@ -21,8 +21,8 @@ HEAD = """\
 # Rank table codes
 
 `tlaunch validate` reports each problem of a rank table with a code. Codes keep their numbers and meanings in later
-versions. `tlaunch table explain CODE` prints the explanations below. See [rank tables](../rank-tables.md) for how to check
-and repair a table, and for [formats and hardware](../rank-tables.md#formats-and-hardware).
+versions. `tlaunch table explain CODE` prints the explanations below. The [page on rank tables](../rank-tables.md) describes
+how to check and repair a table, and lists the supported [formats and hardware](../rank-tables.md#formats-and-hardware).
 """
 
 

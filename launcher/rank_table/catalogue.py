@@ -132,8 +132,8 @@ Before CANN 8.3, HCCL reports every fault of the table as EI0004, with the reaso
 that the file cannot be read, is not JSON, or is not completed in time. Other faults are EI0014 or EI0017.
 
 EI0005 ranks do not agree with each other
-The ranks have different tables, or call an operation with different parameters. HCCL compares a checksum of each
-node's table: `tlaunch table diff A B` reports whether two files would match.
+The ranks have different tables, or call an operation with different parameters. HCCL compares checksums of the nodes'
+tables. To see whether two files would match, use `tlaunch table diff A B`.
 
 EI0006 a connection to another rank timed out
 A rank waited for another rank for HCCL_CONNECT_TIMEOUT (120 s by default). The other rank never started, failed
@@ -149,8 +149,8 @@ as EI0004. EI0014 then means that a device_ip is not the address of the device's
 `hccn_tool -i ID -ip -g`.
 
 EI0015 the ranks did not gather around the root in time
-Without a table, ranks find each other through a root. Some ranks did not connect to it in time, or they cannot reach
-it. Look for ranks that never started or failed earlier, and check the root's address and port.
+Without a rank table, ranks find each other through one rank, the root. Some ranks did not connect to the root in time,
+or cannot reach it. Look for ranks that never started or failed earlier, and check the root's address and port.
 
 EI0016 the TLS switch differs between devices
 TLS must be on for all network cards of a cluster, or off for all of them. To see the setting of a device, use
@@ -257,8 +257,8 @@ RT206 EI0014 error an empty list
 A table names at least one server, and each server at least one device.
 
 RT208 EI0004 error text after a v2.0 table
-For formats before v2.0, HCCL stops reading at the end of the first JSON value. It reads a v2.0 file to its end and
-refuses text after the table.
+HCCL reads a v2.0 file to its end, and refuses text after the table. In files of earlier formats, HCCL ignores text
+after the table.
 
 RT401 - warning an unknown key
 HCCL ignores unknown keys, so a misspelt optional key has no effect. Each unknown key is reported once, at its first use.

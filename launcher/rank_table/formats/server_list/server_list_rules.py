@@ -104,7 +104,7 @@ def host_port_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT324", "a port that cannot be used", formats=SERVER_LISTS, ascend_only=True)
 def port_unusable(table: Table) -> Iterator[Finding]:
-    """A port is a string from "1" to "65535". HCCL refuses "0", which elsewhere often means any free port.
+    """A port is a string from "1" to "65535". HCCL does not accept "0", which means any free port in other programs.
 
     HCCL reads device_vnic_port only if the device has a device_port.
     """
