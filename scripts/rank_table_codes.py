@@ -21,8 +21,8 @@ HEAD = """\
 # Rank table codes
 
 `tlaunch validate` reports each problem of a rank table with a code. Codes keep their numbers and meanings in later
-versions. `tlaunch table explain CODE` prints the explanations below. See [rank tables](../rank-tables.md) for how to check
-and repair a table, and for [formats and hardware](../rank-tables.md#formats-and-hardware).
+versions. `tlaunch table explain CODE` prints the explanations below. The [page on rank tables](../rank-tables.md) describes
+how to check and repair a table, and lists the supported [formats and hardware](../rank-tables.md#formats-and-hardware).
 """
 
 
@@ -59,7 +59,7 @@ def _hccl_section() -> Iterator[str]:
     for code, meaning in HCCL_CODES.items():
         yield f"### {_hccl_title(code)}\n\n{_text(meaning.explanation)}\n"
         if members := sorted(entry.code for entry in CATALOGUE.values() if entry.hccl_code == code):
-            yield f"Faults of a table with this code: {', '.join(members)}.\n"
+            yield f"HCCL reports {code} for these faults of a rank table: {', '.join(members)}.\n"
 
 
 def _hccl_title(code: str) -> str:

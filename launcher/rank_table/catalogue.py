@@ -120,52 +120,52 @@ class HcclCode(NamedTuple):
 # First line: code and title.
 _HCCL_ENTRIES = """
 EI0001 an environment variable or a kind of address is not what HCCL expects
-HCCL names the variable and its value in the message. Only one fault of a rank table has this code: a mix of IPv4 and
-IPv6 addresses.
+HCCL's message names the environment variable and its value. Only one fault of a rank table causes EI0001: a mix of
+IPv4 and IPv6 addresses.
 
 EI0003 a parameter of a collective operation is invalid
-HCCL rejects a count, a data type, a root or a group of ranks; the message names it. The rank table is not the cause:
-check the call and the groups that the program creates.
+HCCL's message names the invalid parameter: a count, a data type, a root or a group of ranks. The rank table is not the
+cause. Check the program's collective calls, and the groups of ranks that it creates.
 
 EI0004 the rank table cannot be used
-Before CANN 8.3, HCCL uses this code for every fault of the table, with the reason in brackets. Since 8.3 it means that
-a file cannot be read, is not JSON, or is not completed in time. Other faults are EI0014 or EI0017.
+Before CANN 8.3, HCCL reports every fault of the table as EI0004, with the reason in brackets. Since 8.3, EI0004 means
+that the file cannot be read, is not JSON, or is not completed in time. Other faults are EI0014 or EI0017.
 
 EI0005 ranks do not agree with each other
-The ranks have different tables, or call an operation with different parameters. HCCL compares a checksum of each
-node's table: `tlaunch table diff A B` reports whether two files would match.
+The ranks have different tables, or call an operation with different parameters. HCCL compares checksums of the nodes'
+tables. To see whether two files would match, use `tlaunch table diff A B`.
 
 EI0006 a connection to another rank timed out
-The other rank did not answer within HCCL_CONNECT_TIMEOUT (120 s unless set): it never started, failed earlier, reads
-another table, or cannot be reached at its device_ip. Look for the rank that failed first.
+A rank waited for another rank for HCCL_CONNECT_TIMEOUT (120 s by default). The other rank never started, failed
+earlier, reads another table, or cannot be reached at its device_ip. Look for the rank that failed first.
 
 EI0009 a transport between two ranks could not be set up
-The ranks found each other but could not agree on a link. Check the state of both devices' network cards (`hccn_tool -i
-ID -net_health -g`), and look for an earlier error.
+Two ranks found each other, but could not set up a link. Check the network cards of both devices with `hccn_tool -i ID
+-net_health -g`, and look for an earlier error.
 
 EI0014 a value in the rank table is invalid
-Since CANN 8.3 the message names the key of the table, its value and the expected value. Before 8.3 these faults are
-EI0004, and EI0014 means that a device_ip is not the address of the device's network card: `hccn_tool -i ID -ip -g`
-shows the address.
+Since CANN 8.3, HCCL's message names the key, its value and the expected value. Before 8.3, HCCL reports invalid values
+as EI0004. EI0014 then means that a device_ip is not the address of the device's network card. To see this address, use
+`hccn_tool -i ID -ip -g`.
 
 EI0015 the ranks did not gather around the root in time
-Without a table, ranks find each other through a root. Some ranks did not connect to it in time, or they cannot reach
-it. Look for ranks that never started or failed earlier, and check the root's address and port.
+Without a rank table, ranks find each other through one rank, the root. Some ranks did not connect to the root in time,
+or cannot reach it. Look for ranks that never started or failed earlier, and check the root's address and port.
 
 EI0016 the TLS switch differs between devices
-TLS must be on for all network cards of a cluster, or off for all: `hccn_tool -i ID -tls -g` shows the setting of a
-device.
+TLS must be on for all network cards of a cluster, or off for all of them. To see the setting of a device, use
+`hccn_tool -i ID -tls -g`.
 
 EI0017 something is missing in the rank table
 HCCL needs a key or a list that the table does not have. Before CANN 8.3 this fault is EI0004.
 
 EI0019 a port cannot be bound
-Another process uses it, often a rank of an earlier run: HCCL takes 60000 to 60031 on the server and 16666 on the
-device, unless the environment or the table says otherwise.
+Another process already uses the port, often a rank of an earlier run. HCCL uses the ports 60000 to 60031 on the server
+and 16666 on the device, unless environment variables or the table set others.
 
 EJ0001 the device's side of HCCL could not be initialised
-Usually an earlier job still uses the device, or has just ended: look for its processes with `npu-smi info`, and start
-the job again when they are gone.
+Usually an earlier job still uses the device. List the processes on the device with `npu-smi info`. When they have
+ended, start your job again.
 """
 
 # Codes of the scanner, the formats and the schema. First line: code, HCCL's code (- for none), severity, title.
@@ -176,7 +176,7 @@ order mark. A single byte that is not UTF-8 usually comes from a name or a comme
 
 RT102 EI0004 error an unexpected token
 JSON consists of objects, lists, strings in double quotes, numbers, true, false and null, separated by commas and
-colons. HCCL stops at anything else, for instance at a typographic quote or a full-width comma.
+colons. HCCL rejects everything else, for example a typographic quote or a full-width comma.
 
 RT103 EI0004 error a comma with nothing before or after it
 A comma separates two entries. Unlike Python and JavaScript, JSON does not allow a comma after the last entry of a list
@@ -202,45 +202,45 @@ The text ends while an object, a list or a string is still open: the copy is inc
 deleted.
 
 RT109 - warning text after the table
-HCCL stops at the end of the first JSON value and ignores the rest of the file; every other reader refuses the file.
-Usually two tables were written into one file, or a bracket is closed too early.
+HCCL reads only the first JSON value, and ignores the rest of the file. Other readers refuse the file. Usually two
+tables were written into one file, or a bracket is closed too early.
 
 RT110 EI0004 error nested too deeply
-A rank table needs at most 15 levels of lists and objects. A text with hundreds of levels is not a rank table, and some
-readers crash on it.
+A rank table needs at most 15 levels of lists and objects. A file with hundreds of levels is not a rank table, and can
+crash the program that reads it.
 
 RT111 EI0004 error the file is empty
 The file contains only white space: the program that writes the table has not run yet, or it failed.
 
 RT112 EI0004 error brackets that do not match
-A list opened by [ is closed by ], an object opened by { by }. Usually a closing bracket is missing some lines
-earlier; the message names the line of the bracket that is still open.
+A list starts with [ and ends with ]. An object starts with { and ends with }. Usually a closing bracket is missing some
+lines earlier. The message names the line of the bracket that is still open.
 
 RT113 EI0004 error an ellipsis
 Three dots mark entries that documentation left out. The table must list every server and every device.
 
 RT114 EI0004 error too many faults
-Faults are reported line by line. A text with tens of thousands of faults is not a rank table, and the rest of it is not
-read.
+A file with tens of thousands of faults is probably not a rank table. Therefore `tlaunch validate` stops reading the file
+and does not report more faults.
 
 RT115 EI0004 error a number that is too large
-HCCL parses every number in the file, even under unknown keys. It stops at a number that does not fit into a double,
-such as 1e999.
+HCCL parses every number in the file, even under unknown keys. It rejects a number that does not fit into a double, for
+example 1e999.
 
 RT116 EI0004 error a program instead of a table
 The file is a program, but a rank table was expected.
 
 RT117 EI0004 error data of another kind
-A rank table has more than ten characters for each value. A text with a million values or more that are shorter is a list
-of numbers or words. It is not parsed, since its objects would need many times its size in memory.
+The values of a rank table have more than ten characters on average. A file with at least a million shorter values is not
+a rank table. tlaunch does not parse the file, because the result would need many times its size in memory.
 
 RT201 EI0004 error the document is not an object
 A rank table is one JSON object, and its keys determine the format. A list or a bare value is not a rank table.
 
 RT202 - error a related file that is not a rank table
-Several programs around HCCL describe clusters in files that look like rank tables: vLLM for disaggregated prefill,
-MindCluster for groups of servers, MindSpore for several clusters, LLM-DataDist for single links. HCCL does not read
-these files, so tlaunch names their kind and does not check them further.
+Some programs describe clusters in files that look like rank tables: vLLM for disaggregated prefill, MindCluster for
+groups of servers, MindSpore for several clusters, LLM-DataDist for single links. HCCL does not read these files. tlaunch
+reports which program a file is for, and does not check the file further.
 
 RT203 EI0014 error an unknown version
 HCCL chooses the format of a table by its `version`: "1.0" for servers with devices, "1.1" for ranks on hosts and
@@ -257,8 +257,8 @@ RT206 EI0014 error an empty list
 A table names at least one server, and each server at least one device.
 
 RT208 EI0004 error text after a v2.0 table
-For formats before v2.0, HCCL stops reading at the end of the first JSON value. It reads a v2.0 file to its end and
-refuses text after the table.
+HCCL reads a v2.0 file to its end, and refuses text after the table. In files of earlier formats, HCCL ignores text
+after the table.
 
 RT401 - warning an unknown key
 HCCL ignores unknown keys, so a misspelt optional key has no effect. Each unknown key is reported once, at its first use.

@@ -15,8 +15,8 @@ from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 def address_invalid(table: Table) -> Iterator[Finding]:
     """device_ip and host_ip must be IPv4 or IPv6 addresses. A device_ip may contain several, separated by commas.
 
-    A placeholder such as 10.*.*.* is refused even on a single server, where device_ip may be empty or missing. The
-    unspecified addresses 0.0.0.0 and :: are refused, too: HCCL treats 0.0.0.0 as unset.
+    On a single server, device_ip may be empty or missing, but even there it must not be a placeholder such as 10.*.*.*.
+    The addresses 0.0.0.0 and :: are not allowed either, because HCCL treats 0.0.0.0 as unset.
     """
     for server in table.servers:
         if server.host_ip is not None and address_family(server.host_ip) is None:
@@ -47,9 +47,9 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
 
 @rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1})
 def address_repeated(table: Table) -> Iterator[Finding]:
-    """Each device has its own network card, so each address must be unique in the file. HCCL compares only the text.
+    """Each device has its own network card, so no address may occur twice in the file. This is true for any hardware.
 
-    A repeated address is a mistake on any hardware.
+    HCCL compares the addresses as text, so it accepts two spellings of one IPv6 address.
     """
     if sum(table.address_counts.elements()) == len(table.packed_addresses):
         return
@@ -69,10 +69,10 @@ def address_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT333", "a device without the required device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_missing(table: Table) -> Iterator[Finding]:
-    """To communicate between servers, every device uses its own network card and needs the address of this card.
+    """If devices communicate between servers through their own network cards, each device needs its card's address.
 
-    Addresses are not needed on a single server, or in a single super pod, which has direct links. A cluster may also
-    use the servers' network cards: then every server needs a host_ip, and device_ip is optional, except on an A2.
+    device_ip is optional on a single server, and in a single super pod, whose servers have direct links. HCCL can also
+    use the servers' network cards. Then every server needs a host_ip, and device_ip is optional, except on an A2.
     """
     # HCCL's parser accepts more: an empty text on a 910, and anything on an A3, because it reads the devices before the
     # super pods. Such a table fails later, when the first two servers connect, so it is reported now.
@@ -133,8 +133,8 @@ def address_families_mixed(table: Table) -> Iterator[Finding]:
 def host_address_missing(table: Table) -> Iterator[Finding]:
     """If HCCL uses the servers' own network cards, every server needs a host_ip.
 
-    HCCL uses these cards if rank 0 has no device_ip but its server has a host_ip, or a device has "host" as
-    net_position.
+    HCCL uses these cards in two cases: if rank 0 has no device_ip but its server has a host_ip, and if any device has
+    "host" as net_position.
     """
     reason = None
     if "net_position" in table.keys and any(device.fields.get("net_position") == "host" for device in table.devices):

@@ -84,10 +84,10 @@ def _unusual(pointer: Pointer, written: str | None, number: int | None) -> Itera
 
 @warning("RT410", "device addresses in unusual segments", ascend_only=True)
 def segments_unusual(table: Table) -> Iterator[Finding]:
-    """On 910 servers, devices 0 to 3 are in four different network segments, and devices i and i + 4 share a segment.
+    """On 910 servers, devices 0 to 3 are in four different subnets, and devices i and i + 4 are in the same subnet.
 
-    The four segments are the same on all servers. Servers with later chips may have all devices in one segment. A table
-    has no netmasks, so tlaunch warns only if no netmask leads to such segments.
+    All servers have the same four subnets. With later chips, all devices may be in one subnet. A rank table contains no
+    netmask. Therefore, tlaunch warns only if the addresses break these rules with every possible netmask.
     """
     is_910 = table.chip.is_910
     # Without --chip, assume a 910 if every server has devices 0 to 7.
@@ -179,8 +179,8 @@ def number_refused_by_python(table: Table) -> Iterator[Finding]:
 def pod_ip_missing(table: Table) -> Iterator[Finding]:
     """The scheduler of msrun looks up the ranks of a host by the host's pod_ip.
 
-    If any server has no pod_ip, msrun ignores the ranks of the table. It then numbers processes in the order of their
-    hosts' addresses, sorted as text. HCCL refuses the table if its ranks differ from these numbers.
+    If any server has no pod_ip, msrun ignores the ranks of the table. msrun then numbers processes in the order of
+    their hosts' addresses, sorted as text. If the ranks of the table differ from these numbers, HCCL refuses the table.
     """
     for server in table.servers:
         if "pod_ip" not in server.fields:
@@ -204,7 +204,7 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """With msrun, local process i uses device i, but takes its rank from entry i. So entry i must be device i.
+    """With msrun, process i of a server uses device i, but takes its rank from entry i. So entry i must be device i.
 
     This rule applies only to servers with a pod_ip. Without pod_ip, msrun ignores the ranks of the table.
     """

@@ -70,7 +70,7 @@ def server_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT351", "a version that does not match the table's list", formats=frozenset(VERSIONS.values()))
 def version_of_another_format(table: Table) -> Iterator[Finding]:
-    """`version` determines the format of a table, and thereby the list that HCCL expects in it.
+    """`version` determines the format of a table. HCCL expects a different list in each format.
 
     Versions "1.0" and "1.2" need `server_list`, "1.1" needs `node_list`, and "2.0" needs `rank_list`. A table with
     `group_list` has no version.
@@ -197,8 +197,8 @@ def device_id_repeated(table: Table) -> Iterator[Finding]:
 def format_not_read(table: Table) -> Iterator[Finding]:
     """An A5 reads only v2.0 tables. All other chips read every format except v2.0.
 
-    HCCL has one library for A5 and another for all earlier chips, and each refuses the other's tables. Usually, a v1.0
-    table was written before the hardware was replaced.
+    HCCL has one library for A5 and another for all earlier chips, and each refuses the other's tables. This fault is
+    common after an upgrade to A5, when an old v1.0 table is still in use.
     """
     chip, is_newest = table.chip, table.format is Format.V2_0
     if chip.name == "auto" or not chip.is_ascend or (chip.name == A5) == is_newest:
@@ -214,8 +214,8 @@ def format_not_read(table: Table) -> Iterator[Finding]:
 def halves_unlike(table: Table) -> Iterator[Finding]:
     """An A2 server with sixteen devices has two modules of eight devices. Device i is linked to device i + 8.
 
-    In a single-server table, HCCL requires devices at the same positions of both modules, unless
-    HCCL_INTRA_ROCE_ENABLE=1 sends traffic between the modules over the network.
+    If a single-server table uses both modules, HCCL requires the same positions in both, for example devices 0 and 8.
+    With HCCL_INTRA_ROCE_ENABLE=1, modules communicate over the network, and HCCL accepts any positions.
     """
     if table.chip.name != A2 or len(table.servers) != 1:
         return
@@ -245,8 +245,8 @@ def device_count_odd(table: Table) -> Iterator[Finding]:
 def device_counts_differ(table: Table) -> Iterator[Finding]:
     """On 910 and 300I, a job must use the same number of devices on each server. Other chips allow different numbers.
 
-    HCCL does not check this in a v1.1 table, whose ranks may run on hosts. tlaunch expects the number that a legacy-lab
-    table states, or else the most frequent number.
+    HCCL does not check v1.1 tables, because their ranks may run on host CPUs. If a legacy-lab table states the number
+    of devices, tlaunch compares each server with it. Otherwise, tlaunch expects the most frequent number.
     """
     servers = _counted(table) if table.chip.equal_servers and table.format not in UNCOUNTED else ()
     counts = Counter(len(server.devices) for server in servers)

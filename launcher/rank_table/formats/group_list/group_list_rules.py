@@ -34,7 +34,7 @@ def instancecount_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT603", "device_num or device_count differs from the number of devices", formats=GROUP_LISTS)
 def devicecount_differs(table: Table) -> Iterator[Finding]:
-    """`device_num` (`device_count` in a legacy-cloud table) must be the group's number of devices, as a string.
+    """`device_num` (`device_count` in a legacy-cloud table) is the number of devices of a group, as a string.
 
     HCCL counts the devices of all instances, and refuses the table if the sum differs from this number.
     """
@@ -47,7 +47,7 @@ def devicecount_differs(table: Table) -> Iterator[Finding]:
 def server_num_differs(table: Table) -> Iterator[Finding]:
     """`server_num` must be the number of different values of `server_id` in the group.
 
-    HCCL adds up the `server_num` of all groups, and refuses the table if it has more or fewer servers than this sum.
+    HCCL adds up the `server_num` of all groups, and refuses a table with more or fewer servers than this sum.
     """
     for group in table.groups:
         sizes = _server_sizes(group)
@@ -60,7 +60,7 @@ def server_num_differs(table: Table) -> Iterator[Finding]:
 def part_of_server_unknown(table: Table) -> Iterator[Finding]:
     """The number of devices per server, `device_num` divided by `server_num`, must be 1, 2, 4, 8 or 16.
 
-    A 910 has a stricter limit, which another rule checks. A 300I Duo allows any number.
+    A 910 does not allow 16 devices (see RT341). A 300I Duo allows any number.
     """
     if table.chip.equal_servers:
         return
@@ -143,7 +143,7 @@ def name_too_long(table: Table) -> Iterator[Finding]:
 def nic_location_unsupported(table: Table) -> Iterator[Finding]:
     """Devices communicate over their own network cards, so `para_plane_nic_location` must be "device".
 
-    HCCL refuses "host" (the servers' network cards) when it reads the table, and any other value later.
+    HCCL refuses "host" (the servers' network cards) when it reads the table. It refuses any other value later.
     """
     location = text_at(table.fields, "para_plane_nic_location")
     if location is not None and location != "device":

@@ -45,10 +45,9 @@ def mode_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT355", "a node_addr that is not an address", formats=V1_1)
 def node_address_invalid(table: Table) -> Iterator[Finding]:
-    """node_addr must be an IPv4 or IPv6 address. Ranks on the host and ranks without a rank_ip use this address.
+    """node_addr must be an IPv4 or IPv6 address, because ranks on the host and ranks without a rank_ip use it.
 
-    In other formats, a server may have any name. HCCL treats 0.0.0.0 as unset, and refuses a table in which only some
-    nodes have an address.
+    HCCL treats 0.0.0.0 as unset, and refuses a table if only some of its nodes have an address.
     """
     for server in table.servers:
         packed = packed_address(server.server_id or "")
@@ -103,9 +102,9 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
 
 @rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
 def node_families_mixed(table: Table) -> Iterator[Finding]:
-    """Neither the addresses of nodes nor the addresses of ranks may mix IPv4 and IPv6.
+    """Either all nodes must have IPv4 addresses, or all must have IPv6 addresses. The same rule applies to ranks.
 
-    The address of a rank is its rank_ip or, if that is unset, the node_addr of its node.
+    The address of a rank is its rank_ip or, if rank_ip is unset, the node_addr of its node.
     """
     if len(table.servers) < 2:
         return

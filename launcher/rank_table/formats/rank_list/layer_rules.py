@@ -118,7 +118,7 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
 
 @rule("RT392", "backup addresses that cannot be used", formats=V2_0)
 def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
-    """backup_addr lists up to 16 addresses that replace `addr` if its link fails. They have the same addr_type.
+    """backup_addr lists up to 16 addresses of the same addr_type. HCCL uses them if the link of `addr` fails.
 
     An address of type EID cannot have a backup address. Older versions of HCCL ignore backup_addr.
     """

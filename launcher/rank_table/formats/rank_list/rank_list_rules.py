@@ -74,9 +74,9 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT375", "a replaced device that still has a rank", formats=V2_0)
 def replaced_present(table: Table) -> Iterator[Finding]:
-    """No rank of the table may have the same local_id as the device that the backup device replaces.
+    """The backup device replaces a broken device, which must have no rank in the table.
 
-    HCCL compares the local_id of all ranks of the table, including ranks of other servers.
+    HCCL refuses the table if any rank, even on another server, has the local_id of the broken device.
     """
     backups = tuple(_backups(table))
     holders = {integer_at(row.fields, "local_id"): row for row in reversed(table.devices)} if backups else {}
@@ -91,10 +91,10 @@ def replaced_present(table: Table) -> Iterator[Finding]:
 
 @warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
-    """local_id identifies a device within a server. A server consists of the ranks that share a layer 0 network.
+    """local_id identifies a device within a server. To HCCL, the ranks of one layer 0 network are one server.
 
-    HCCL does not compare local_ids, but it finds no link between two ranks with the same local_id. A device_id may be
-    repeated, since one network of layer 0 may span several servers.
+    HCCL accepts a table with a repeated local_id, but finds no link between the two ranks. device_id may be repeated,
+    because a layer 0 network can connect devices of several machines.
     """
     for server in table.servers:
         ids = [integer_at(device.fields, "local_id") for device in server.devices]

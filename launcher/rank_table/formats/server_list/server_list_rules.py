@@ -47,7 +47,7 @@ def server_count_missing(table: Table) -> Iterator[Finding]:
 def name_is_placeholder(table: Table) -> Iterator[Finding]:
     """Tutorials print placeholders such as 10.*.*.*, xx.xx.xx.xx or <ip> in place of an address.
 
-    HCCL accepts any text as server_id, so such a table works on a single server. Programs that expect an address fail.
+    HCCL accepts any text as server_id. Other programs may expect an address, and fail if they find a placeholder.
     """
     for server in table.servers:
         if server.server_id and _PLACEHOLDER.search(server.server_id[:NAME_LIMIT]):
@@ -70,8 +70,8 @@ def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
 def name_is_loopback(table: Table) -> Iterator[Finding]:
     """127.x.x.x and localhost refer to the local machine, which is a different machine on each server.
 
-    Table generators write such a name if a host name resolves to a loopback address. Readers cannot tell which server
-    is meant.
+    Programs that generate tables write these names if a host name resolves to a loopback address. The names do not
+    identify a server.
     """
     for server in table.servers if len(table.servers) > 1 else ():
         if server.server_id and is_loopback(server.server_id):
@@ -104,7 +104,7 @@ def host_port_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT324", "a port that cannot be used", formats=SERVER_LISTS, ascend_only=True)
 def port_unusable(table: Table) -> Iterator[Finding]:
-    """A port is a string from "1" to "65535". HCCL refuses "0", which elsewhere often means any free port.
+    """A port is a string from "1" to "65535". HCCL does not accept "0", which means any free port in other programs.
 
     HCCL reads device_vnic_port only if the device has a device_port.
     """
@@ -128,7 +128,7 @@ def port_unusable(table: Table) -> Iterator[Finding]:
 def backup_unusable(table: Table) -> Iterator[Finding]:
     """backup_device_ip is the address of the other die of the same NPU. No two devices may share a backup address.
 
-    On an A3, HCCL reads the key if operators are unfolded on the AI CPU and retried between super pods. HCCL then
+    HCCL reads the key only on an A3, if operators run on the AI CPU and are retried between super pods. HCCL then
     refuses an invalid address, the device's own address, an address of another NPU, and a port outside 1 to 65535.
     """
     devices = [device for device in table.devices if BACKUP_KEY in device.fields] if BACKUP_KEY in table.keys else []

@@ -44,7 +44,7 @@ def super_device_unreadable(table: Table) -> Iterator[Finding]:
 def super_device_missing(table: Table) -> Iterator[Finding]:
     """If the table has super pods, every device needs a super_device_id: its number within its super pod.
 
-    Without super_pod_list, this key is optional: HCCL then communicates between servers as for a v1.0 table.
+    If the table has no super_pod_list, super_device_id is optional, and HCCL connects servers as for a v1.0 table.
     """
     for device in table.devices if _pods(table) else ():
         if "super_device_id" not in device.fields:
