@@ -34,7 +34,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Return a Python command without its arguments, which may be secret. Of other commands, return two words."""
+    """Return a Python command without its arguments, which may be secret, or another command's first two words."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])

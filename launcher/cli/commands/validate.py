@@ -131,7 +131,7 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
-    """Return the result for one file as in `--json`. It has the key `error` only if the file cannot be read."""
+    """Return the result for one file as a JSON object, with a key `error` only if the file cannot be read."""
     report = checked.report
     return {
         "path": checked.name,

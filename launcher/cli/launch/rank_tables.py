@@ -27,7 +27,7 @@ SAMPLES = Path("rank_tables")  # the directory of samples in the documentation, 
 
 @frozen
 class Table:
-    """The devices of a run and the text of its rank table, which cannot be read again from a pipe."""
+    """The devices of a run, and the text of its rank table, because a pipe can be read only once."""
 
     cluster: Cluster
     text: str | None = None  # None without a rank table

@@ -99,7 +99,7 @@ class ArrangedFeed:
 
 
 class Selection:
-    """A filter for the log lines of several ranks, which keeps the lines of each rank in order."""
+    """A filter for the log lines of several ranks. The lines of each rank stay in order."""
 
     def __init__(self, selector: Selector | None, shape: Format) -> None:
         """Create a filter. Without a `selector`, all lines are shown."""

@@ -43,7 +43,7 @@ def truncated(log: Path, truncation: Truncation) -> str:
 
 
 class Feed(Protocol):
-    """A source of log text from several ranks, which must be closed. Its memory use is bounded."""
+    """A source of log text from several ranks, with bounded memory use. The caller must close it."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
         """Return some new lines, or None if there are none yet. Does not block.

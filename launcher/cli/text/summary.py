@@ -70,7 +70,7 @@ def render(
 
 
 def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
-    """Yield a line with commands to use next, unless the run never started or has not ended.
+    """If the run has started and ended, yield a line with commands to use next.
 
     The commands include the run's name, because other runs may have started since.
     """

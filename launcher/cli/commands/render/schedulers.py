@@ -145,7 +145,7 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return placeholders for the servers of a job that may run on any nodes, or None without --nodes."""
+    """Return placeholders for the servers of a job that can run on any nodes. Without --nodes, return None."""
     if nodes is None:
         return None
     if options.rank_table is not None:

@@ -105,7 +105,7 @@ class RunFacts(Measured):
 
     @property
     def command(self) -> list[str]:
-        """The command of every rank from run.json, with secrets masked."""
+        """The command that every rank runs, as recorded in run.json, with secrets masked."""
         argv = self.first_rank.get("argv")
         return [str(word) for word in argv] if isinstance(argv, list) else []
 
