@@ -164,7 +164,7 @@ def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> 
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
-    """Yield a line that says how many problems can be repaired, and with which command."""
+    """Yield a line with the number of repairable problems and the command that repairs them."""
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return

@@ -82,7 +82,7 @@ def engine_for(
 
 
 def _refuse_several() -> None:
-    """Raise UsageError if srun started several copies of this launcher, each of which would launch all ranks."""
+    """Raise UsageError if srun started several copies of this launcher, because each would launch all ranks."""
     task = read_task(os.environ, os.getpid())
     if task is not None and (task.world_size or 1) > 1:
         with reported_once(task):

@@ -27,7 +27,7 @@ _MODE = 0o600
 
 
 def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
-    """Store and return the token that other servers must present. Return "" if no directory can store it."""
+    """Store and return the token that other servers must present. Return "" if there is no place to store it."""
     if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
         return chosen
     if (own := _own_file()) is None:

@@ -21,7 +21,7 @@ COLLAPSED_BYTES = 64 << 10
 
 
 class ArrangedFeed:
-    """A `Feed` of selected log lines, which can be merged by time or collapsed."""
+    """A `Feed` of selected log lines. It can merge lines by time, or collapse equal lines of ranks."""
 
     def __init__(
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,

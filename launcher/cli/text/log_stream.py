@@ -164,7 +164,7 @@ class Writer:
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown]) -> None:
-        """Write lines in batches. If the iteration raises an exception, write the current batch first.
+        """Write lines in batches. If the iterator raises an exception, the current batch is still written.
 
         If Ctrl-C interrupts a write to a stuck reader, the output may end in the middle of a line.
         """

@@ -111,7 +111,7 @@ class PartialLines:
 
 
 class RunStatusLine:
-    """The status line of a run, which is redrawn in place on a terminal. Elsewhere, changes are printed."""
+    """The status line of a run. On a terminal, it is redrawn in place; elsewhere, its changes are printed."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress

@@ -129,7 +129,7 @@ def _none_of_run(reference: str, run: RunDir) -> UnreadableError:
 
 
 def continued(meant: Path) -> ResumedFrom | None:
-    """Return the newest readable checkpoint at a path, with its run, or None if there is none."""
+    """Return the newest readable checkpoint at a path and the name of its run, or None without a checkpoint."""
     for path, index in readable([meant] if is_checkpoint(meant) else checkpoints_in(meant)):
         run = path.parent.parent
         return ResumedFrom(path, index.step, run.name if RunDir(run).run_json.is_file() else None)

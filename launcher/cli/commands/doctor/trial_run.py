@@ -46,7 +46,7 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command of a guard process, which executes the run and exits when the doctor exits.
+    """Return the command of a guard process. It executes the run, and exits when the doctor exits.
 
     If the doctor was killed, the guard removes the temporary files of the run and of the doctor.
     """
