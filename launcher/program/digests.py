@@ -34,7 +34,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Remove a command's arguments, which may be secret. If it does not run Python, keep only two words."""
+    """Remove a command's arguments, which may be secret. Unless it runs Python, keep only the first two words."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])

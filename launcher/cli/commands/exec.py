@@ -64,7 +64,7 @@ table, layout, host order or MPI library; 126 COMMAND could not be started, 127 
 
 
 class _Exec(TakesCommand):
-    """A click command that reports a usage error once, although mpirun or srun starts it for every rank."""
+    """A click command that reports a usage error only once, although each rank's process runs the command."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

@@ -49,7 +49,7 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Return a function that builds the command to start all agents. Its argument is a directory for files.
+    """Return a function that builds the command to start all agents. The function takes a directory for files.
 
     May run the engine to find its version. With `mpi_ranks`, the engine starts a process for each rank, and one of
     these processes on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or

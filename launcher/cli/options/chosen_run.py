@@ -173,7 +173,7 @@ def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> s
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """Return the first symbolic link in a path that another user owns and could change."""
+    """Find in a path the first symbolic link that another user owns and could change."""
     for each in (path, *path.parents):
         with suppress(OSError):
             found = os.lstat(each)

@@ -73,7 +73,7 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
-    """Return an error with the equivalent command for a line such as `tlaunch torchrun ...`, or None."""
+    """For a line such as `tlaunch torchrun ...`, return an error with the equivalent command, else None."""
     found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
     if found is None:
         return None

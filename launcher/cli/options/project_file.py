@@ -67,7 +67,7 @@ class ProjectFile:
             self.check_table(f"{name}.{key}", table)
 
     def defaults(self, names: tuple[str, ...], command: click.Command) -> dict[str, Any]:
-        """Return a command's defaults by parameter name. `names` is the command's path, such as ("table", "show").
+        """Return a command's defaults, keyed by parameter. `names` is the command's path, such as ("table", "show").
 
         Raises UsageError if an option is unknown or its value is invalid.
         """

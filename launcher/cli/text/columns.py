@@ -166,7 +166,7 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def awaited(who: str, limit_s: float | None) -> str:
-    """Return a message that tlaunch is waiting for `who`, with the time limit if there is one."""
+    """Return a message such as "waiting for server h2", with the time limit if there is one."""
     limit = "" if limit_s is None else f"; at most {limit_s:g} s in total (--join-timeout)"
     return f"waiting for {who}{limit}"
 

@@ -211,7 +211,7 @@ class Console:
         return False
 
     def _show_rest(self) -> None:
-        """Show the remaining lines, for at most END_PATIENCE_S seconds if the run was stopped or failed."""
+        """Show the remaining lines. If the run was stopped or failed, stop after END_PATIENCE_S seconds."""
         if self._stdout.forgotten:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):

@@ -43,7 +43,7 @@ class Format:
         self, options: LineOptions, stream: TextIO, places: Collection[RankPlace], global_ranks: Collection[int], *,
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """Create a formatter. `places_of` returns the devices of an attempt if they change between attempts."""
+        """Create a formatter. `places_of` returns an attempt's devices. It is None if devices never change."""
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"

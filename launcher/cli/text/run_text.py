@@ -111,7 +111,7 @@ def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
 
 
 def scheduler_text(state: RunState) -> str:
-    """Describe the state of MindSpore's scheduler, such as "running, process 4711". Return "" without a scheduler."""
+    """Describe the state of MindSpore's scheduler: "running, process 4711". Return "" if there is no scheduler."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return "not supervised" if state.run_dir.scheduler_log.exists() else ""

@@ -120,7 +120,7 @@ def dot_of(reports: Sequence[StrategyReport]) -> str:
 
 
 def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int]]:
-    """Merge consecutive identical layers. Return each operator's name in the graph, and each layer's last number."""
+    """Merge consecutive identical layers. Return each operator's drawn name and the last layer of each range."""
     layers: dict[_Layer, dict[str, _Box]] = {}
     for name, box in boxes.items():
         layer, inner = _split(name)

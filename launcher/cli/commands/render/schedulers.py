@@ -168,7 +168,7 @@ def check_resource(resource: str | None) -> None:
 
 
 def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> Nodes:
-    """Return the nodes that a job requests. Raises UsageError if --sbatch requests another number of nodes."""
+    """Return the nodes that a job requests. Raises UsageError if --sbatch requests a different number."""
     count = len(prepared.used.servers)
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):

@@ -36,7 +36,7 @@ Point = tuple[float, float | None]  # step, and the value if it is finite
 
 @frozen
 class Totals:
-    """Totals over all attempts of a run. A figure that is unknown is None."""
+    """Totals over all attempts of a run. Unknown figures are None."""
 
     attempts: int
     duration_s: float | None

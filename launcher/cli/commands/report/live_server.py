@@ -100,7 +100,7 @@ class Server(ThreadingTCPServer):
         self._asked.set()
 
     def note_end(self, page: str) -> None:
-        """Record that a page has been sent the final state of the run."""
+        """Record that the final state of the run was sent to a page."""
         self._pages.pop(page, None)
 
     @property
