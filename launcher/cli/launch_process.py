@@ -21,7 +21,7 @@ from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:
-    """Start the run whose options are on stdin, and write the outcome or the error as JSON to a descriptor."""
+    """Read a run's options from stdin, start the run, and write the outcome as JSON to a file descriptor."""
     parent_pid, answer_fd = map(int, sys.argv[1:])
     os.set_inheritable(answer_fd, False)
     signal_of_parents_end(signal.SIGTERM)

@@ -132,7 +132,7 @@ class RunOptions:
 
 
 def check_options(options: RunOptions) -> None:
-    """Raise UsageError if options cannot be combined, or if one needs another option."""
+    """Raise UsageError if options conflict, or if an option is set without another option that it needs."""
     contradictory = {
         "--rank-table and --devices": options.rank_table is not None and options.devices is not None,
         "--preload and --no-preload": options.preload is not None and options.no_preload,
@@ -255,7 +255,7 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
 
 
 def check_name_length(name: str, max_bytes: int, added: str) -> None:
-    """Raise UsageError if a name has more than `max_bytes`, because `added` must also fit in the file name."""
+    """Raise UsageError if a run name exceeds `max_bytes`. A longer name would leave no room for `added`."""
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
@@ -265,7 +265,7 @@ def check_name_length(name: str, max_bytes: int, added: str) -> None:
 
 
 def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOptions:
-    """Return the options, with `server` from the environment if servers are started by hand.
+    """Return the options. If servers are started by hand, `server` defaults to the variable TLAUNCH_SERVER.
 
     Raises UsageError if `server` or `coordinator_port` is given but has no effect on this run.
     """

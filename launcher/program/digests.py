@@ -26,7 +26,7 @@ _SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/")
 
 
 def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """Return the digest of each of the program's own files, by file name. Never raises."""
+    """Return the digest of each of the program's own files, keyed by file name. Never raises."""
     try:
         return {name: _digest(path) for name, path in _files(argv, environment, cwd)}
     except (OSError, ValueError):  # a path with a null byte, or a directory without permission
@@ -34,7 +34,7 @@ def digests_of(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -
 
 
 def essential_words(argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> tuple[str, ...]:
-    """Return a Python command without its arguments, which may be secret. Of other commands, return two words."""
+    """Remove a command's arguments, which may be secret. Unless it runs Python, keep only the first two words."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None or is_of_mpi4py(python):
         return tuple(argv[:2])

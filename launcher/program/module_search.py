@@ -43,7 +43,7 @@ def missing_module(command: PythonCommand, cwd: Path, environment: Mapping[str, 
 
 
 def _looks_as_this_python(command: PythonCommand, environment: Mapping[str, str]) -> bool:
-    """Return True if the command's Python looks for packages only where this Python does, too."""
+    """Return True if this Python searches every directory in which the command's Python looks for packages."""
     flags = sys.flags
     if flags.isolated or flags.ignore_environment or flags.no_site or flags.no_user_site:
         return False

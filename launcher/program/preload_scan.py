@@ -42,7 +42,7 @@ _METADATA = frozenset({"__all__", "__author__", "__license__", "__version__"})
 
 
 def modules_to_preload(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the modules that can be imported safely once before ranks are forked, in the program's order."""
+    """Return the modules that are safe to import before ranks are forked, in the order of the program's imports."""
     if (arguments := trainer_arguments(command, cwd, environment)) is not None:
         # tlaunch/_package.py: afterwards `launcher` is tlaunch's package.
         return (*["_package"] * (command.kind == "script"), *trainer_modules(arguments))

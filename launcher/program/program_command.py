@@ -37,7 +37,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse a Python command, also after `env` or through a script's `#!` line. Return None for other commands."""
+    """Parse a command that runs Python directly, with `env` or by a script's `#!` line. Else, return None."""
     words = _without_env(list(argv))
     if not words:
         return None
@@ -74,7 +74,7 @@ def missing_interpreter(script: Path, search_path: str | None, cwd: Path) -> str
 
 
 def has_no_shebang(script: Path) -> bool:
-    """Return True for a text file without a `#!` line, which the kernel cannot execute."""
+    """Return True if a file is text without a `#!` line, so that the kernel cannot execute the file."""
     beginning = _beginning(script)
     # Machine code of any processor contains zeros.
     return beginning is not None and not beginning.startswith(b"#!") and b"\0" not in beginning
@@ -115,13 +115,13 @@ def _beginning(script: Path) -> bytes | None:
 
 
 def _first_line(script: Path) -> bytes:
-    """Return a file's first line, or b"" if it is unreadable or longer than a `#!` line may be."""
+    """Return a file's first line, or b"" if the file is unreadable or the line is too long for a `#!` line."""
     line = (_beginning(script) or b"").split(b"\n")[0]
     return b"" if len(line) == _MAX_SHEBANG_BYTES else line
 
 
 def _shebang(script: str) -> list[str]:
-    """Return the words of a script's `#!` line, or [] if there is no such line that can be parsed safely."""
+    """Return the words of a script's `#!` line, or [] if the line is missing or cannot be parsed safely."""
     line = _first_line(Path(script))
     if not line.startswith(b"#!"):
         return []

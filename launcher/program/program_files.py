@@ -74,7 +74,7 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return (searches the program's directory, searches PYTHONPATH), according to the options of Python."""
+    """Return two booleans: whether Python searches the program's directory, and whether it heeds PYTHONPATH."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits
@@ -103,7 +103,7 @@ def main_file(command: PythonCommand, cwd: Path, roots: list[Path]) -> Path | No
 
 
 def files_of(name: str, roots: Iterable[Path]) -> list[tuple[Path, str]]:
-    """Return (file, package name) of each module that `import name` runs, or [] if no root contains it.
+    """Return (file, package name) for each module that `import name` runs, or [] if `name` is not in `roots`.
 
     If the last part is not a module (`from package import name`), the result is that for its package.
     """

@@ -40,7 +40,7 @@ class SourceFile:
     is_program: bool = False  # True for `__main__`
 
     def read(self) -> Source:
-        """Return the parsed source of the module. Raises one of `READ_ERRORS`."""
+        """Return the parsed source of the module. Raises one of `READ_ERRORS` if this fails."""
         return Source(read_regular(self.path, MAX_BYTES), self.package, is_program=self.is_program)
 
 

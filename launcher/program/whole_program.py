@@ -48,7 +48,7 @@ def uses_mindspore(command: PythonCommand, cwd: Path, environment: Mapping[str, 
 
 
 def own_files(command: PythonCommand, cwd: Path, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the sorted files of the program and of its own modules that it imports, even if unreadable."""
+    """Return the program's file and the files of its own modules, sorted. Unreadable files are included."""
     return tuple(sorted(_WholeProgram(command, cwd, environment).files))
 
 
@@ -74,7 +74,7 @@ class _WholeProgram:
                     size_bytes += file.path.stat().st_size
 
     def imports_mpi(self) -> bool:
-        """Return True if the program imports the library mpi4py, and not a module of its own with that name.
+        """Return True if the program imports the library mpi4py. A local module of that name does not count.
 
         The library may be on PYTHONPATH, where environment modules of clusters put it.
         """

@@ -64,7 +64,7 @@ table, layout, host order or MPI library; 126 COMMAND could not be started, 127 
 
 
 class _Exec(TakesCommand):
-    """A click command that reports a usage error once, although mpirun or srun starts it for every rank."""
+    """A click command that reports a usage error only once, although each rank's process runs the command."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -198,7 +198,7 @@ def _join(engine: EngineRank, options: RunOptions, server: str | None) -> _Joine
 
 
 def _doubt_of_place(engine: EngineRank, rank: RankSpec, used: Cluster, said: str | None) -> str | None:
-    """Raise an error if the rank runs on the wrong server. Return a warning if this is uncertain."""
+    """Raise an error if the rank runs on the wrong server. Return a warning if this cannot be determined."""
     other_names = () if engine.node is None else (engine.node,)
     host = read_host(names_of(used.servers[rank.server_index]), other_names=other_names)
     warning = check_server(rank, used, host, said, engine.local_world_size)

@@ -131,7 +131,7 @@ def passes(report: TableReport, *, strict: bool) -> bool:
 
 
 def to_json(checked: Checked, *, strict: bool) -> dict[str, Any]:
-    """Return the result for one file as in `--json`. It has the key `error` only if the file cannot be read."""
+    """Return the result for one file as a JSON object, with a key `error` only if the file cannot be read."""
     report = checked.report
     return {
         "path": checked.name,
@@ -164,7 +164,7 @@ def _text(report: TableReport, screen: Screen, *, strict: bool, quiet: bool) -> 
 
 
 def _repairable(report: TableReport, profile: Profile) -> Iterator[str]:
-    """Yield a line that says how many problems can be repaired, and with which command."""
+    """Yield a line with the number of repairable problems and the command that repairs them."""
     text = report.document.text.encode(errors="surrogateescape")
     if len(text) > MAX_REPAIRED_BYTES:  # this would take longer than the check
         return

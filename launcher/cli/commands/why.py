@@ -93,7 +93,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 
 def _going_on(state: RunState) -> Iterator[str]:
-    """Yield lines that say why a run was not restarted and how to resume it, and the last state of a lost run."""
+    """Yield lines with the last state of a lost run, the reason for not restarting a run, and how to resume it."""
     progress, is_lost = state.progress, state.state.value == "lost"
     if is_lost and progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)

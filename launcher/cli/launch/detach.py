@@ -38,7 +38,7 @@ class _Interrupted(BaseException):
 
 
 class Detached:
-    """A handle for a detached launcher, which both the parent and the child process have."""
+    """A handle for a detached launcher. The parent and the child process each have their own handle."""
 
     def __init__(self, console_log: Path, child: int | None, pipe_fd: int) -> None:
         self._console_log = console_log
@@ -81,7 +81,7 @@ class Detached:
         return exit_code_of(os.waitstatus_to_exitcode(status)) or EXIT_FAILURE
 
     def _wait(self) -> bool:
-        """Return True if the child reported that the run has started.
+        """Wait until the child process reports or exits. Return True if it reported that the run has started.
 
         If a signal arrives, or arrived before the fork, forward it to the child and raise _Interrupted.
         """

@@ -85,7 +85,7 @@ def render(spec: RunSpec) -> Iterator[str]:
 
 
 def render_engine(command: EngineCommand) -> Iterator[str]:
-    """Yield the engine's command, preceded by a comment with each file that the command reads."""
+    """Yield a comment with each file that the engine's command reads, and then the command."""
     for path, text in command.files.items():
         yield f"# {escaped(str(path))}:"
         yield from (f"#   {escaped(line)}" for line in text.splitlines())

@@ -78,7 +78,7 @@ def attempt_spec(
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return a rank table of some devices, in the format of the original table if tlaunch can write it."""
+    """Return a rank table of some devices. It has the original table's format if tlaunch can write that."""
     from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
     return convert_cluster(part, rewritten_format(table_format)).text

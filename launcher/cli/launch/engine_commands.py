@@ -49,7 +49,7 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Return a function that maps a directory for files to the command that starts an agent on each server.
+    """Return a function that builds the command to start all agents. The function takes a directory for files.
 
     May run the engine to find its version. With `mpi_ranks`, the engine starts a process for each rank, and one of
     these processes on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or
@@ -82,7 +82,7 @@ def engine_for(
 
 
 def _refuse_several() -> None:
-    """Raise UsageError if srun started several copies of this launcher, each of which would launch all ranks."""
+    """Raise UsageError if srun started several copies of this launcher, because each would launch all ranks."""
     task = read_task(os.environ, os.getpid())
     if task is not None and (task.world_size or 1) > 1:
         with reported_once(task):
@@ -103,7 +103,7 @@ def endpoint_variables(endpoint: Endpoint) -> dict[str, str | None]:
 
 
 def reachable(host: Host) -> tuple[str, ...]:
-    """Return the addresses at which other machines may reach this one, IPv4 first, and 127.0.0.1."""
+    """Return addresses at which other machines may reach this machine: IPv4 first, then IPv6, then 127.0.0.1."""
     outer = [address for address in host.addresses if not address.is_loopback and not address.is_link_local]
     return (*map(str, sorted(outer, key=lambda address: (address.version, int(address)))), "127.0.0.1")
 

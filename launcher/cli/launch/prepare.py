@@ -56,7 +56,7 @@ class Prepared:
 
     @property
     def timed_name(self) -> str:
-        """The name of the run with the current time in front, as used for its directory."""
+        """The name of the run's directory: the current time, then the name of the run."""
         return f"{time.strftime('%Y%m%d-%H%M%S')}-{self.name}"
 
 
@@ -214,7 +214,7 @@ def _scheduler(
 
 
 def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, starts_here: bool) -> Iterator[str]:
-    """Yield the notes on a run, with a warning if this machine lacks a program that runs elsewhere."""
+    """Yield the notes on a run. A `fault` of the program on this machine becomes a warning."""
     options, program, request = prepared.options, prepared.program, prepared.request
     layout, elastic = request.layout, request.supervision.elastic
     yield from prepared.table.notes
@@ -262,7 +262,7 @@ def _doubts(prepared: Prepared, used: Cluster) -> Iterator[str]:
 
 
 def doubt_of_table(prepared: Prepared, host: Host | None = None) -> str | None:
-    """Return a warning if the only server in the rank table may be another machine.
+    """Return a warning if the only server in the rank table might not be this machine.
 
     Blocks while the server's name is resolved. `host` is this machine, if it is already known.
     """

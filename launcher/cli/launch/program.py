@@ -34,7 +34,7 @@ class Program:
 
     @cached_property
     def python(self) -> PythonCommand | None:
-        """The Python program that `argv` runs, or None if it is not Python or cannot run in forked ranks."""
+        """The parsed Python command, or None if `argv` does not run Python or cannot run in forked ranks."""
         return parse_python(self.argv, self.environment.get("PATH"), self.cwd)
 
     @property
@@ -43,7 +43,7 @@ class Program:
 
     @property
     def target(self) -> str:
-        """The script or module as typed. For other programs, the name of the executable."""
+        """The Python script or module as the user typed it. For other programs, the name of the executable."""
         return Path(self.argv[0]).name if self.python is None else self.python.target
 
     @property
@@ -70,7 +70,7 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """The program's name for a warning that mpi4py needs --engine, or None if the program does not use it.
+        """The program's name for a warning that mpi4py needs --engine, or None if mpi4py is not used.
 
         To save time, imports are searched only if the program's main file mentions mpi4py.
         """

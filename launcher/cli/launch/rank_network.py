@@ -16,7 +16,7 @@ from launcher.engines.mpi_match import variables_under
 
 
 def with_network(prepared: Prepared, host: Host | None = None) -> Prepared:
-    """Return the run with its network interface on this machine, and with variables for the ranks' MPI library.
+    """Add this machine's network interface, and the variables for the ranks' MPI library, to a prepared run.
 
     A run on one server is returned unchanged. Agents on other servers find their own interface. This machine's
     interface is shown and recorded in run.json. `host` describes this machine and the servers' resolved names; it is

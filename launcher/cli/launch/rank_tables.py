@@ -27,7 +27,7 @@ SAMPLES = Path("rank_tables")  # the directory of samples in the documentation, 
 
 @frozen
 class Table:
-    """The devices of a run and the text of its rank table, which cannot be read again from a pipe."""
+    """The devices of a run. The text of the rank table is kept because a pipe can be read only once."""
 
     cluster: Cluster
     text: str | None = None  # None without a rank table
@@ -77,7 +77,7 @@ def _says_devices(word: str) -> bool:
 
 
 def one_rank_note(environment: Mapping[str, str], device_files: Path = DEVICE_FILES) -> str:
-    """Return the note that a run has only one rank, with the number of devices of this machine.
+    """Return a note that the run has only one rank, with the number of devices that this machine has.
 
     The number is left out if it is below 2, or if a variable such as CUDA_VISIBLE_DEVICES is set.
     """

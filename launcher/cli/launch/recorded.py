@@ -75,7 +75,7 @@ def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
 
 
 def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that change, with new values, when the options `given` are applied to `before`."""
+    """Return the new values of the fields that change when the options `given` are applied to `before`."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
     for name in ADDED:

@@ -84,7 +84,7 @@ def _members(place: ProcessPlace, endpoint: Endpoint) -> tuple[MpiProxies | None
 def _check_place(
     request: Request, place: ProcessPlace | None, server_index: int, trouble: TlaunchError | None
 ) -> Mapping[str, str]:
-    """Return extra variables for the ranks' MPI library on this server.
+    """Check the engine's processes on this server, and return extra variables for the ranks' MPI library.
 
     Raises a TlaunchError if the engine's processes do not match the rank table, or their MPI library is incompatible.
     """

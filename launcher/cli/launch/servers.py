@@ -195,7 +195,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
 
 
 def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
-    """Wait until the previous agent on this server has ended. The run no longer uses that agent.
+    """Wait until this server's previous agent, which the run no longer uses, has ended.
 
     Raises a TlaunchError at the time `until` (on the monotonic clock). `limit_s` is the time limit for messages.
     """
@@ -212,7 +212,7 @@ def wait_for_end(former: ProcessId, limit_s: float, until: float) -> None:
 def join_first_server(
     options: RunOptions, servers: tuple[Server, ...], host: Host, here: int, *, agreed: Mapping[str, str], until: float
 ) -> Session:
-    """Join the run that the first server coordinates, after the command was started by hand on each server.
+    """Join the run that the first server coordinates. The user has started the command by hand on each server.
 
     Blocks until `until` (monotonic clock) at most. Raises a TlaunchError if the first server does not answer by then,
     or rejects this server.

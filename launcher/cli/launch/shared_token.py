@@ -27,7 +27,7 @@ _MODE = 0o600
 
 
 def draw_token(runs_dir: Path, environment: Mapping[str, str]) -> str:
-    """Return the token that other servers must present, and store it for them. Return "" if this fails."""
+    """Store and return the token that other servers must present. Return "" if there is no place to store it."""
     if chosen := environment.get(env.TLAUNCH_COORDINATOR_TOKEN):
         return chosen
     if (own := _own_file()) is None:
@@ -54,7 +54,7 @@ def known_tokens(runs_dir: Path, environment: Mapping[str, str]) -> tuple[str, .
 
 
 def _own_file() -> Path | None:
-    """Return the path of the token file in the user's state directory, or None without such a directory."""
+    """Return the path of the token file in the user's state directory, or None if this directory is missing."""
     directory = state_dir()
     if directory is not None:
         with suppress(OSError):
@@ -71,7 +71,7 @@ def _kept(path: Path, token: str) -> str | None:
 
 
 def _read(path: Path) -> str | None:
-    """Return the token in a file, or None if other users can access the file or it has no token."""
+    """Return the token in a file. Return None if the file has no token or other users can access the file."""
 
     def check(found: os.stat_result) -> None:
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:

@@ -51,7 +51,7 @@ progress_regex_option = click.option(
 
 
 def other_run_directories(runs_dir: Path, *, asked: bool = False) -> tuple[Path, ...]:
-    """Return the other known runs directories. Return none if the user set --runs-dir and `asked` is false."""
+    """Return the other known runs directories. If the user has set --runs-dir, return () unless `asked` is true."""
     source = click.get_current_context().get_parameter_source("runs_dir")
     if source is not ParameterSource.DEFAULT and not asked:
         return ()
@@ -160,7 +160,7 @@ def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
 
 
 def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:
-    """Describe another user's symbolic link through which RUN leads to this run. Return None without one."""
+    """If RUN leads to this run through another user's symbolic link, describe the link. Else, return None."""
     link = _link_of_another(Path(run))
     for place in places:
         link = link or _link_of_another(place / run)
@@ -173,7 +173,7 @@ def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> s
 
 
 def _link_of_another(path: Path) -> Path | None:
-    """Return the first symbolic link in a path that another user owns and could change."""
+    """Find in a path the first symbolic link that another user owns and could change."""
     for each in (path, *path.parents):
         with suppress(OSError):
             found = os.lstat(each)

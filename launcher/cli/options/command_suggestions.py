@@ -73,7 +73,7 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
-    """Return an error with the equivalent command for a line such as `tlaunch torchrun ...`, or None."""
+    """For a line such as `tlaunch torchrun ...`, return an error with the equivalent command, else None."""
     found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
     if found is None:
         return None
@@ -85,7 +85,7 @@ def as_other_launcher(words: Sequence[str]) -> UsageError | None:
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
-    """Clear the `launcher` of the line if mpirun was only guessed from a single option."""
+    """Return the line without its launcher if mpirun was guessed from only one option."""
     foreign = [each for each in line.typed if each.name not in own]
     says = {each.key for each in foreign if not each.counterpart.instead}
     is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)
@@ -93,7 +93,7 @@ def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
 
 
 def _options_of(command: click.Command) -> Mapping[str, int]:
-    """Return the names of a command's options, each with its number of values."""
+    """Return the number of values that each option of a command takes, keyed by the option's name."""
     return {
         name: 0 if param.is_flag else param.nargs
         for param in command.params

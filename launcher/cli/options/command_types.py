@@ -31,7 +31,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to call. Raises UnknownCommand if the group does not have such a command."""
+        """Find the command to call. Raises UnknownCommand if the command is not in the group."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise UnknownCommand(args, ctx)
         return super().resolve_command(ctx, args)
@@ -62,7 +62,7 @@ class LazyGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command to call, and set its defaults from the project file unless only help is printed."""
+        """Find the command to call. Set its defaults from the project file, unless it only prints help."""
         name, command, rest = super().resolve_command(ctx, args)
         asks_help = rest[:1] in (["-h"], [HELP], [HELP_ALL])
         without_file = ctx.resilient_parsing or ctx.find_root().params.get("no_config") or asks_help

@@ -22,7 +22,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
 
 
 def complete_runs(context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
-    """Return the names of runs that start with `begun`, newest first, or else matching values of --name.
+    """Return run names that start with `begun`, newest first. If there are none, return matching values of --name.
 
     If the default runs directory is empty, other known runs directories are searched, as commands do.
     """

@@ -107,7 +107,7 @@ class LogOptions:
             raise UsageError(f"--prefix {prefix!r} is not a valid template: {error or 'too long'}") from error
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
-        """Raise UsageError if one of the options `names` was given."""
+        """Raise UsageError if any of the options `names` was given."""
         for name in names:
             given = getattr(self, name)
             if given is not None and given is not False and given != ():

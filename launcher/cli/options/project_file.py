@@ -67,7 +67,7 @@ class ProjectFile:
             self.check_table(f"{name}.{key}", table)
 
     def defaults(self, names: tuple[str, ...], command: click.Command) -> dict[str, Any]:
-        """Return a command's defaults by parameter name. `names` is the command's path, such as ("table", "show").
+        """Return a command's defaults, keyed by parameter. `names` is the command's path, such as ("table", "show").
 
         Raises UsageError if an option is unknown or its value is invalid.
         """
@@ -135,7 +135,7 @@ class ProjectFile:
 
 
 def read_project_file(path: str, prefix: str, commands: Collection[str], git: str | None = None) -> ProjectFile:
-    """Read the tables of a project file whose names begin with `prefix`. Only `commands` may have tables.
+    """Read the tables below `prefix` in a project file. Only the commands in `commands` may have tables.
 
     If the file is in a parent directory, `git` is the repository's `.git`. Raises UnreadableError if the file cannot be
     read, and UsageError if it is not TOML, has an unknown table, or if another user owns it or `git`.

@@ -51,7 +51,7 @@ max_table_size_option = click.option(
 
 
 def keep_max_table_size() -> None:
-    """Rewrite TLAUNCH_MAX_TABLE_SIZE, such as 64K, in bytes. Raises click.BadParameter if it is invalid."""
+    """Convert TLAUNCH_MAX_TABLE_SIZE, for example 64K, to bytes. Raises click.BadParameter if it is invalid."""
     if text := os.environ.get(TLAUNCH_MAX_TABLE_SIZE):
         os.environ[TLAUNCH_MAX_TABLE_SIZE] = str(Size(MIN_TABLE_BYTES).convert(text, None, None))
 

@@ -25,7 +25,7 @@ class BadValue(click.BadParameter):
 
 
 class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 only
-    """A number within inclusive bounds, which `--help` does not show."""
+    """A number within inclusive bounds. `--help` does not show the bounds."""
 
     def __init__(self, min: float | None = None, max: float | None = None) -> None:  # noqa: A002 - click's names
         self._min = min

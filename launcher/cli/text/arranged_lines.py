@@ -21,7 +21,7 @@ COLLAPSED_BYTES = 64 << 10
 
 
 class ArrangedFeed:
-    """A `Feed` of selected log lines, which can be merged by time or collapsed."""
+    """A `Feed` of selected log lines. It can merge lines by time, or collapse equal lines of ranks."""
 
     def __init__(
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,
@@ -99,7 +99,7 @@ class ArrangedFeed:
 
 
 class Selection:
-    """A filter for the log lines of several ranks, which keeps the lines of each rank in order."""
+    """A filter for the log lines of several ranks. The lines of each rank stay in order."""
 
     def __init__(self, selector: Selector | None, shape: Format) -> None:
         """Create a filter. Without a `selector`, all lines are shown."""

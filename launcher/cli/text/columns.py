@@ -49,7 +49,7 @@ def fitted(
     right: frozenset[str] = frozenset(),
     paint: Painters = MappingProxyType({}),
 ) -> list[str]:
-    """Return the lines of a table that is shrunk, if possible, to fit within `width` characters.
+    """Return the lines of a table. If possible, columns are shrunk to fit the table into `width` characters.
 
     `giving_way` lists the columns to shrink, in this order, with their minimum widths; 0 drops the column. Other
     columns keep their width.
@@ -85,7 +85,7 @@ def cut_off(text: str, columns: int) -> str:
 
 
 def padded(text: str, columns: int, *, right: bool = False) -> str:
-    """Pad `text` with spaces on the right, or on the left, to a width of `columns` on a terminal."""
+    """Pad `text` with spaces to `columns` columns on a terminal. If `right` is true, right-align the text."""
     blanks = " " * (columns - columns_of(text))
     return blanks + text if right else text + blanks
 
@@ -166,7 +166,7 @@ def counted(count: int, noun: str, nouns: str | None = None) -> str:
 
 
 def awaited(who: str, limit_s: float | None) -> str:
-    """Return a message that tlaunch is waiting for `who`, with the time limit if there is one."""
+    """Return a message such as "waiting for server h2", with the time limit if there is one."""
     limit = "" if limit_s is None else f"; at most {limit_s:g} s in total (--join-timeout)"
     return f"waiting for {who}{limit}"
 

@@ -123,7 +123,7 @@ class Console:
 
     @property
     def _shows_foot(self) -> bool:
-        """Whether the status line can be shown, which is impossible while stdout has a partial line."""
+        """Whether the status line can be shown. It cannot be shown while stdout has a partial line."""
         return not self._stdout.pending and self._spec.console != "none"
 
     @staticmethod
@@ -145,7 +145,7 @@ class Console:
         self.say(truncated(RunDir(self.shown_dir).train_log(global_rank), what))
 
     def _next_text(self, *, ended: bool) -> bytes | None:
-        """Return new text to show. The rest of earlier attempts is returned first."""
+        """Return the next text to show, or None. Unread text of earlier attempts is returned first."""
         while self._former:
             if (text := self._former[0].next_text(ended=True)) is not None:
                 return text
@@ -196,7 +196,7 @@ class Console:
             self.say("killing all ranks")
 
     def _show_lines(self, until_s: float, *, ended: bool = False) -> bool:
-        """Show new lines until `until_s`, or until none are left. Return True if some may be left."""
+        """Show new lines until `until_s`, or until all are shown. Return True if there may be more lines."""
         try:
             while not self._stdout.forgotten:
                 if not self._stdout.push(until_s) or time.monotonic() >= until_s:
@@ -211,7 +211,7 @@ class Console:
         return False
 
     def _show_rest(self) -> None:
-        """Show the remaining lines, for at most END_PATIENCE_S seconds if the run was stopped or failed."""
+        """Show the remaining lines. If the run was stopped or failed, stop after END_PATIENCE_S seconds."""
         if self._stdout.forgotten:
             return
         for global_rank, skipped in self._feed.skip_to_last(LAST_BYTES):

@@ -43,7 +43,7 @@ class Format:
         self, options: LineOptions, stream: TextIO, places: Collection[RankPlace], global_ranks: Collection[int], *,
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """Create a formatter. `places_of` returns the devices of an attempt if they change between attempts."""
+        """Create a formatter. `places_of` returns an attempt's devices. It is None if devices never change."""
         self._encoding = stream.encoding or "utf-8"
         self._for_people = stream.isatty()
         self._is_utf8 = codecs.lookup(self._encoding).name == "utf-8"
@@ -67,7 +67,7 @@ class Format:
         return self._prefixes.of_rank(global_rank)
 
     def of_long(self, line: Line) -> Line | None:
-        """Shorten a very long line that goes to a terminal. Return None for the rest of a shortened line."""
+        """Shorten a very long line that goes to a terminal. Return None for later pieces of a shortened line."""
         return line if self._beginnings is None else self._beginnings.of_line(line)
 
     def lines(self, lines: Iterable[Line | Shown]) -> bytes:
@@ -92,7 +92,7 @@ class Format:
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
 
     def end(self) -> bytes:
-        """Return a newline if the last line is partial, or else nothing."""
+        """Return a newline if the last line is partial, else b""."""
         return self.encoded(self._end())
 
     def _complete_lines(self, global_rank: int, block: bytes) -> bytes:
@@ -173,7 +173,7 @@ class Beginnings:
         self._goes_on: set[int] = set()  # ranks whose last block ended within a cut line
 
     def of_line(self, line: Line) -> Line | None:
-        """Return the line, or only the beginning of a long line. Return None for the rest of a long line."""
+        """Return the line, or only the beginning of a long line. Return None for later pieces of a long line."""
         goes_on = self._goes_on_at.pop(line.global_rank, None) == line.offset
         if not _is_cut(line.raw, goes_on=goes_on, ends=line.ends):
             return line

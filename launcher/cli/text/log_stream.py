@@ -43,7 +43,7 @@ def truncated(log: Path, truncation: Truncation) -> str:
 
 
 class Feed(Protocol):
-    """A source of log text from several ranks, which must be closed. Its memory use is bounded."""
+    """A source of log text from several ranks, with bounded memory use. The caller must close it."""
 
     def next_text(self, *, ended: bool = False) -> bytes | None:
         """Return some new lines, or None if there are none yet. Does not block.
@@ -164,7 +164,7 @@ class Writer:
             raise BrokenPipeError
 
     def write(self, lines: Iterable[Line | Shown]) -> None:
-        """Write lines in batches. If the iteration raises an exception, write the current batch first.
+        """Write lines in batches. If the iterator raises an exception, the current batch is still written.
 
         If Ctrl-C interrupts a write to a stuck reader, the output may end in the middle of a line.
         """

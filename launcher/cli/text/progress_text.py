@@ -163,7 +163,7 @@ class ProgressText:
         self._lag = f"slowest rank {self._lagging[0]} at {self._lagging[1]}" if stays and self._lagging else ""
 
     def _lagging_of(self, looks: Mapping[int, RankFigures]) -> tuple[int, str] | None:
-        """Return the slowest rank and its step. Return None if the delay between two reads explains its lag.
+        """Return the slowest rank and its step, or None if its lag may come from reading ranks at different times.
 
         Ranks that print figures much less often than others, such as once per epoch, are not compared.
         """

@@ -114,7 +114,7 @@ _KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Za-z]|.", re.DOTALL)
 
 @contextmanager
 def keys_of_terminal() -> Iterator[int | None]:
-    """Switch the terminal to unbuffered input and yield its descriptor. Yield None if stdin is no terminal."""
+    """Switch the terminal to unbuffered input and yield its descriptor. Yield None if stdin is not a terminal."""
     if not sys.stdin or not sys.stdin.isatty():
         yield None
         return

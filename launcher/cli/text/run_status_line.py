@@ -111,7 +111,7 @@ class PartialLines:
 
 
 class RunStatusLine:
-    """The status line of a run, which is redrawn in place on a terminal. Elsewhere, changes are printed."""
+    """The status line of a run. On a terminal, it is redrawn in place; elsewhere, its changes are printed."""
 
     def __init__(self, spec: RunSpec, progress: Progress, shape: Format, shown_dir: Path) -> None:
         self._progress = progress
@@ -169,11 +169,11 @@ class RunStatusLine:
                     self._measured.forget()
 
     def _do(self, what: str, already_s: float = 0.0) -> None:
-        """Set the text for the current phase of the start, which began `already_s` seconds ago."""
+        """Set the text for the current phase of the start. The phase began `already_s` seconds ago."""
         self._doing, self._phase_s = what, time.monotonic() - already_s
 
     def show(self, begun: Mapping[int, PartialLine], *, killed: bool) -> None:
-        """Draw the partial lines or, if there are none, the state of the run unless its ranks were `killed`."""
+        """Draw the partial lines. If there are none, draw the run's state unless its ranks were `killed`."""
         attempt = self._progress.current
         all_run = len(attempt.starts) == self._progress.rank_count and attempt.running
         if self._measured is not None and self._status.on_terminal and all_run and attempt.ending.stopping is None:
@@ -194,7 +194,7 @@ class RunStatusLine:
             self._print(why + text)
 
     def _print(self, text: str) -> None:
-        """Print the state of the run on stderr if it has changed, at most every `PRINTED_EVERY_S` seconds."""
+        """Print the state of the run on stderr if it has changed, at most once in `PRINTED_EVERY_S` seconds."""
         text = without_colours(text)
         if text and text != self._printed and time.monotonic() >= self._print_after_s:
             with suppress(OSError, ValueError):  # stderr is closed
@@ -207,7 +207,7 @@ class RunStatusLine:
             self._print(self._started_text())
 
     def hint(self) -> tuple[str, ...]:
-        """Return lines about ranks that have been silent for unusually long. Later calls return nothing."""
+        """The first time that ranks are silent for unusually long, return lines about them. Else, return ()."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()

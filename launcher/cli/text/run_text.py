@@ -94,14 +94,14 @@ def continued_from(continued: ResumedFrom) -> str:
 
 
 def running_ranks(state: RunState) -> int:
-    """Return the number of running ranks, from the agent's reports or, without agents, from the processes."""
+    """Return the number of running ranks, as agents report it. For a run without agents, count the processes."""
     if state.engine is not None:
         return sum(look.state in {RankState.RUNNING, RankState.STOPPED} for look in state.ranks)
     return 0 if state.state.over else state.progress.current.running
 
 
 def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
-    """Return a line that says which ranks' figures come from logs, or why logs are not parsed."""
+    """Return a line that lists the ranks whose figures come from logs, or says why logs are not parsed."""
     refused = next((each.refused for each in figures.values() if each.refused is not None), None)
     if refused is not None:
         return [f"figures are not read from logs: {one_line(refused)}"]
@@ -111,7 +111,7 @@ def printed_figures(figures: Mapping[int, RankFigures]) -> list[str]:
 
 
 def scheduler_text(state: RunState) -> str:
-    """Describe the state of MindSpore's scheduler, such as "running, process 4711", or return ""."""
+    """Describe the state of MindSpore's scheduler: "running, process 4711". Return "" if there is no scheduler."""
     scheduler, found = state.progress.current.scheduler, state.scheduler
     if scheduler is None or found is None:
         return "not supervised" if state.run_dir.scheduler_log.exists() else ""
@@ -169,7 +169,7 @@ def _how_lost(state: RunState) -> str:
 
 
 def self_reported_verdict(state: RunState) -> Verdict | None:
-    """Return a verdict from failures that ranks recorded themselves, if tlaunch does not supervise the run.
+    """If tlaunch does not supervise the run, return a verdict from the failures that ranks recorded themselves.
 
     The verdict is never certain, because the clocks of servers differ and killed ranks do not record failures.
     """

@@ -28,7 +28,7 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO, *, alone: bool = True) -> None:
-        """Create a status line, which is drawn only if no other process writes to the terminal (`alone`)."""
+        """Create a status line. It is drawn only if `alone` is true: no other process writes to the terminal."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
         self.on_terminal = alone and takes_escapes(stream)
@@ -67,7 +67,7 @@ class StatusLine:
             self._shown = text
 
     def erase(self) -> str:
-        """Erase the line or, if the terminal is stopped, return the escape sequence that erases it."""
+        """Erase the line. If the terminal is stopped, return the escape sequence to write later instead."""
         if not self.visible:
             return ""
         self.visible = False

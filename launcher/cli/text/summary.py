@@ -70,7 +70,7 @@ def render(
 
 
 def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
-    """Yield a line with commands to use next, unless the run never started or has not ended.
+    """If the run has started and ended, yield a line with commands to use next.
 
     The commands include the run's name, because other runs may have started since.
     """
@@ -133,7 +133,7 @@ def culprit_log_tail(culprit: int, progress: Progress, run_dir: RunDir) -> list[
 
 
 def remote_log(global_rank: int, first_server: str) -> str:
-    """Return a line that says on which server the log of a rank is."""
+    """Return a line that names the server that has the log of a rank."""
     return one_line(f"log of rank {global_rank}: on server {first_server}, with the logs of all ranks")
 
 
@@ -236,7 +236,7 @@ def _log_of(
 
 
 def _how_ended(progress: Progress, *, without: int | None = None) -> str:
-    """Describe how many ranks ended in which way: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
+    """Describe how the ranks ended, with counts: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
     attempt, grace = progress.current, ""
     stopping, passed_s = attempt.ending.stopping, attempt.ending.grace_passed_s
     if passed_s is not None and stopping is not None:  # both by a wall clock

@@ -54,7 +54,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 def render(
     verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = ""
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the lines of a verdict, which start with `lead` and the headline.
+    """Yield the lines of a verdict. The first line is `lead` followed by the headline.
 
     `place` describes a global rank: "server 127.0.0.1, device 3, process 4711".
     """
@@ -189,7 +189,7 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
 
 
 def _start_of_message(lines: Sequence[str], begin: int) -> int:
-    """Return the index at which the exception message that contains line `begin` starts.
+    """Return the index of the first line of the exception message that contains line `begin`.
 
     Return `begin` if that line is not part of a message, or if the message starts far above. An exception's notes
     follow its message and are useless without it.

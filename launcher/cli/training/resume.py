@@ -29,7 +29,7 @@ SHOWN = 8  # checkpoints listed in a hint
 def resolve_checkpoint(
     options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str], defaults: Mapping[str, Any]
 ) -> Path | None:
-    """Return the checkpoint to resume from, or a directory of them. Return None if "auto" finds none.
+    """Return the checkpoint or checkpoint directory to resume from, or None if "auto" finds no checkpoint.
 
     `named` has the names of the settings that the user has set, and `defaults` the default values of all settings.
     Raises UnreadableError if the checkpoint or run does not exist, and UsageError if a prefix matches several runs or
@@ -55,7 +55,7 @@ def resolve_checkpoint(
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
-    """Return the checkpoints of a run or a directory, newest first, or the one checkpoint at a path.
+    """Return the checkpoints of a run or directory, newest first. For a checkpoint's path, return that checkpoint.
 
     Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
     found, and UsageError if `reference` is a prefix of several run names.
@@ -129,7 +129,7 @@ def _none_of_run(reference: str, run: RunDir) -> UnreadableError:
 
 
 def continued(meant: Path) -> ResumedFrom | None:
-    """Return the newest readable checkpoint at a path, with its run, or None if there is none."""
+    """Return the newest readable checkpoint at a path and the name of its run, or None if none is readable."""
     for path, index in readable([meant] if is_checkpoint(meant) else checkpoints_in(meant)):
         run = path.parent.parent
         return ResumedFrom(path, index.step, run.name if RunDir(run).run_json.is_file() else None)

@@ -43,7 +43,7 @@ def check_installed() -> None:
 def started(
     module: str, *words: str, stdin: int | None = subprocess.DEVNULL, pass_fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a module in a child process whose stdout is a pipe, and terminate the process on exit."""
+    """Run a module in a child process with a pipe for stdout. Terminate the process when the context exits."""
     # Only this process handles Ctrl-C, and then terminates the child. Both stay in one session, so that the child can read
     # the terminal, and Ctrl-Z stops both.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

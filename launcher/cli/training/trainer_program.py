@@ -149,7 +149,7 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 
 
 def without_settings(options: RunOptions) -> RunOptions:
-    """Remove the options that change settings of the trainer. Data, devices and layout remain."""
+    """Remove the options that change settings of the trainer. Keep the options for data, devices and layout."""
     return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)
 
 

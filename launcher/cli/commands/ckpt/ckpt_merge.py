@@ -1,4 +1,4 @@
-"""`tlaunch ckpt merge`: write a checkpoint of any layout as one model."""
+"""`tlaunch ckpt merge`: merge the shards of a checkpoint into one model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ also fewer than N checkpoints, or checkpoints of different trainings.
 )
 @runs_dir_option
 def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> None:
-    """Write a checkpoint of any layout as one model."""
+    """Merge the shards of a checkpoint into one model."""
     if average is not None and optimizer:
         raise UsageError(
             "--average cannot be combined with --optimizer: averages have no moments", hint="leave --optimizer out"

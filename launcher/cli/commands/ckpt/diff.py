@@ -48,7 +48,7 @@ DIGESTS = frozenset({"text", "tokenizer"})
 @json_option
 @runs_dir_option
 def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
-    """Check whether two checkpoints of any layouts have the same state."""
+    """Check whether two checkpoints have the same state. Their layouts can differ."""
     check_numpy()
     from launcher.checkpoint.difference import compare
 

@@ -120,7 +120,7 @@ def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> N
 @click.argument("checkpoints", nargs=-1, metavar="[CHECKPOINT]...", shell_complete=complete_runs_or_files)
 @runs_dir_option
 def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
-    """Compare every file with its digest.
+    """Compare every file of a checkpoint with its digest.
 
     Checks all checkpoints of the given runs and directories. For a damaged file, reports whether a training can still
     resume from the checkpoint.

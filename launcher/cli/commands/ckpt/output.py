@@ -40,6 +40,6 @@ def check_numpy() -> None:
 
 @contextmanager
 def opened_with_bar(what: str, path: Path, index: Index, written_bytes: int) -> Iterator[StoredBoxes]:
-    """Open a checkpoint, with a progress bar for its verification and for the `written_bytes` that follow."""
+    """Open a checkpoint, with a progress bar for verifying it and then writing `written_bytes` bytes."""
     with progress_bar(what, all_bytes(index) + written_bytes) as advance, opened(path, index, advance, say) as stored:
         yield stored

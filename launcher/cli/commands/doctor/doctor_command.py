@@ -152,7 +152,7 @@ class _DoctorRun:
         return self.prepared.used.servers
 
     def session(self) -> ProbeSession:
-        """Return a new session, which no server has joined yet."""
+        """Return a new session. No server has joined it yet."""
         by_hand = self.chosen.port_by_hand if self.here is not None and len(self.servers) > 1 else None
         listener, endpoint = open_endpoint(self.host, by_hand)
         plan = Plan(

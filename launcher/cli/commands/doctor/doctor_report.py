@@ -86,7 +86,7 @@ def report_to_json(examination: Examination, findings: Sequence[Finding]) -> dic
 
 
 def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
-    """Return the JSON report for an error that prevented the examination."""
+    """Return the JSON report for an error that prevented all checks."""
     problems = error.problems if isinstance(error, RefusedTableError) else ()
     why = {"error": str(error), "exit_code": error.exit_code, "problems": [problem_to_json(one) for one in problems]}
     return {"sound": False, "findings": [], "servers": [], "links": None, **why}

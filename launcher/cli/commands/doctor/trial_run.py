@@ -46,7 +46,7 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command of a guard process, which executes the run and exits when the doctor exits.
+    """Return the command of a guard process. It executes the run, and exits when the doctor exits.
 
     If the doctor was killed, the guard removes the temporary files of the run and of the doctor.
     """
@@ -114,7 +114,7 @@ class TrialRun:
         )  # fmt: skip
 
     def attend(self, meanwhile: Callable[[float], None], is_in_vain: Callable[[], bool]) -> int:
-        """Wait for the run, and return its exit code, or `ENDED` if it had to be killed.
+        """Wait for the run to end and return its exit code. Return `ENDED` if the run had to be killed.
 
         While waiting, `meanwhile(until)` is called repeatedly and may block until that time. Once `is_in_vain()` is
         true, the run is killed after `LAST_S` seconds.
@@ -131,7 +131,7 @@ class TrialRun:
             self.close()
 
     def why(self) -> str:
-        """Return the line of the output that has the error message, or the last line if there is none."""
+        """Return the output line with the error message. If no line has one, return the last line."""
         with suppress(OSError):
             begin = max(0, os.fstat(self._output.fileno()).st_size - LAST_BYTES)
             output = os.pread(self._output.fileno(), LAST_BYTES, begin).decode(errors="replace").splitlines()
@@ -179,14 +179,14 @@ def kept_run(run_dir: Path) -> Path | None:
 
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
-    """Replace the path of the removed run directory in a message by the path of its copy."""
+    """In a message, replace the path of the removed run directory with the path of its copy."""
     for name in (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST)):
         why = why if kept is None else why.replace(name, str(kept))
     return why
 
 
 class OwnPart:
-    """Runs one server's part of link measurements, if the doctor was started by hand on each server."""
+    """Runs one server's part of link measurements. Used if the doctor was started by hand on each server."""
 
     def __init__(self, options: Mapping[str, Any], directory: Path) -> None:
         self._options = options
@@ -220,7 +220,7 @@ class OwnPart:
 
 
 def kept_table(options: Mapping[str, Any], text: str | None, directory: Path) -> dict[str, Any]:
-    """Return the options with a copy of the rank table, because a pipe can be read only once."""
+    """Copy the rank table, because a pipe can be read only once. Return the options with the copy's path."""
     if options["rank_table"] is None or text is None:
         return dict(options)
     copy = directory / f"rank_table{Path(options['rank_table']).suffix}"

@@ -27,7 +27,7 @@ from launcher.runs.status import RunStatusReader
 
 @dataclass
 class ChosenLogs:
-    """Open logs, with the options that select and format their lines. The caller must close `logs`."""
+    """The opened logs, and the options that select and format their lines. The caller must close `logs`."""
 
     options: LogOptions
     watch: RunStatusReader

@@ -222,7 +222,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
 
 
 def _show_rest(feed: Feed, writer: Writer) -> None:
-    """Print the unread text of removed log files, for at most LOOK_S seconds because ranks may keep writing."""
+    """Print the unread text of removed log files. Stop after LOOK_S seconds, because ranks may keep writing."""
     until_s = time.monotonic() + LOOK_S
     while time.monotonic() < until_s and (text := feed.next_text(ended=True)) is not None:
         writer.put(text)

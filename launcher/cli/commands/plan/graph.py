@@ -120,7 +120,7 @@ def dot_of(reports: Sequence[StrategyReport]) -> str:
 
 
 def _folded(boxes: Mapping[str, _Box]) -> tuple[dict[str, str], dict[_Layer, int]]:
-    """Merge consecutive identical layers. Return the drawn operators, and the range of each drawn layer."""
+    """Merge consecutive identical layers. Return each operator's drawn name and the last layer of each range."""
     layers: dict[_Layer, dict[str, _Box]] = {}
     for name, box in boxes.items():
         layer, inner = _split(name)
@@ -182,7 +182,7 @@ def _node(box: _Box, title: str, fills: Mapping[str, str], boxes: Mapping[str, _
 
 
 def _edges(boxes: Mapping[str, _Box], shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield a DOT statement for each edge between operators. Merged layers repeat the same statement."""
+    """Yield a DOT statement for each edge between operators. Merged layers yield the same statement several times."""
     for edge in (edge for box in boxes.values() for edge in box.edges if edge.source in boxes):
         source, target = shown[edge.source], shown[edge.target]
         source_layer, target_layer = _split(edge.source)[0], _split(edge.target)[0]
@@ -230,6 +230,6 @@ def _sizes(lengths: Sequence[int | None]) -> str:
 
 
 def _quoted(*lines: str, end: str = "") -> str:
-    r"""Return a quoted DOT string in which each line is followed by `end`: \l aligns left, \n centres."""
+    r"""Return a quoted DOT string. `end` follows each line: \l aligns the line left, and \n centres it."""
     safe = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     return f'"{"".join(f"{line}{end}" for line in safe)}"'

@@ -145,7 +145,7 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return placeholders for the servers of a job that may run on any nodes, or None without --nodes."""
+    """Return placeholders for the servers of a job that can run on any nodes. Without --nodes, return None."""
     if nodes is None:
         return None
     if options.rank_table is not None:
@@ -168,7 +168,7 @@ def check_resource(resource: str | None) -> None:
 
 
 def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> Nodes:
-    """Return the nodes that a job requests. Raises UsageError if --sbatch requests another number of nodes."""
+    """Return the nodes that a job requests. Raises UsageError if --sbatch requests a different number."""
     count = len(prepared.used.servers)
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):

@@ -199,7 +199,7 @@ def rank_chart(facts: RunFacts) -> RankChart:
 
 
 def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns: int) -> Iterator[Bar]:
-    """Yield the bars for one attempt of similar ranks, from the earliest start to the latest end."""
+    """Yield the bars for one attempt of similar ranks. They cover the earliest start to the latest end."""
     attempt, spans = found[0][0], [span for _, span in found]
     started_ns = min(span.started_ns for span in spans)
     ended_ns = max(until_ns if span.ended_ns is None else span.ended_ns for span in spans)

@@ -146,7 +146,7 @@ def _draw_lines(axes: Axes, chart: Chart) -> Drawn:
 
 
 def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
-    """Draw a row for each rank or group of ranks. Marks that concern all ranks are drawn in lanes above."""
+    """Draw a row for each rank or group of ranks. Marks that concern all ranks are drawn above the rows."""
     tips: list[str] = []
     handles: dict[str, Artist] = {}
     look: dict[str, Any]

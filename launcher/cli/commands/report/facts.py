@@ -36,7 +36,7 @@ Point = tuple[float, float | None]  # step, and the value if it is finite
 
 @frozen
 class Totals:
-    """Totals over all attempts of a run. A figure that is unknown is None."""
+    """Totals over all attempts of a run. Unknown figures are None."""
 
     attempts: int
     duration_s: float | None
@@ -105,7 +105,7 @@ class RunFacts(Measured):
 
     @property
     def command(self) -> list[str]:
-        """The command of every rank from run.json, with secrets masked."""
+        """The command that every rank runs, as recorded in run.json, with secrets masked."""
         argv = self.first_rank.get("argv")
         return [str(word) for word in argv] if isinstance(argv, list) else []
 

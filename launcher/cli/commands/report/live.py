@@ -202,7 +202,7 @@ GRID_LINES = 3
 
 
 def drawn(chart: Chart) -> dict[str, Any]:
-    """Return a chart as JSON, with an SVG path for each curve, axis labels and restarts."""
+    """Return the JSON object of a chart: its axis labels, its restarts, and an SVG path for each curve."""
     shown = [series for series in chart.series if series.values]
     steps = [x for series in shown for x, _ in series.points]
     values = list(chain.from_iterable(series.values for series in shown))

@@ -100,7 +100,7 @@ class Server(ThreadingTCPServer):
         self._asked.set()
 
     def note_end(self, page: str) -> None:
-        """Record that a page has been sent the final state of the run."""
+        """Record that the final state of the run was sent to a page."""
         self._pages.pop(page, None)
 
     @property
@@ -173,7 +173,7 @@ class Handler(BaseHTTPRequestHandler):
             self._reply(HTTPStatus.NOT_FOUND, "text/plain", b"Not found\n")
 
     def _news(self, query: dict[str, str]) -> dict[str, Any]:
-        """Return the changes since the client's last update. If there are none, wait up to HOLD_S seconds for one."""
+        """Return the changes since the client's last update. If there are none, first wait up to HOLD_S seconds."""
         view, deadline_s = self.server.view, time.monotonic() + HOLD_S
         seen, rank = _number(query.get("seen")) or 0, _number(query.get("rank"))
         place = Place.parse(query.get("place", ""))

@@ -144,7 +144,7 @@ class AttemptSummary:
 
 
 def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
-    """Return a summary of each attempt, or nothing if the only attempt has no verdict."""
+    """Return a summary of each attempt, or an empty list if the only attempt has no verdict."""
     state, found = facts.state, []
     devices = {change.attempt: change_text(change) for change in facts.changes}
     logs = _spans_of_logs(state.run_dir)
@@ -183,7 +183,7 @@ _Span = tuple[int, int | None, bytes]
 
 
 def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
-    """Return the part of the log that each attempt wrote, keyed by global rank and attempt."""
+    """Return where each attempt's text begins and ends in its log, keyed by global rank and attempt."""
     spans: dict[tuple[int, int], _Span] = {}
     latest: dict[int, int] = {}
     starts = AttemptStarts()

@@ -100,7 +100,7 @@ def report(
 
 
 def _check_file(html: str | None, *, as_json: bool) -> None:
-    """Raise UsageError if the page cannot be written, before any run is read."""
+    """Raise UsageError if the HTML page cannot be written. Call this before any run is read."""
     if html is None:
         return
     if not html or html.endswith(os.sep):

@@ -10,7 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": (f"{__name__}.show:show", "Show servers and devices with their ranks, as a tree."),
     "explain": (f"{__name__}.explain:explain", "Explain what a code of `tlaunch validate` means."),
     "diff": (f"{__name__}.diff:diff", "Check whether HCCL accepts two files as the same table."),
-    "generate": (f"{__name__}.generate:generate", "Write the table of servers and their devices."),
+    "generate": (f"{__name__}.generate:generate", "Write a rank table for servers and their devices."),
     "merge": (f"{__name__}.convert:merge", "Merge the tables of several servers."),
     "convert": (f"{__name__}.convert:convert", "Write the table FILE in another format."),
     "fix": (f"{__name__}.fix:fix", "Repair faults that have only one possible repair."),

@@ -179,7 +179,7 @@ def _shown(report: TableReport) -> Cluster | None:
 def _deliver(
     text: str, cluster: Cluster, format_name: str, output: Path | None, chip: str = "auto", *, force: bool
 ) -> None:
-    """Write the converted table to a file or stdout, after a note for each reason why HCCL would refuse it.
+    """Print a note for each reason why HCCL would refuse the table. Then write the table to a file or stdout.
 
     The reasons include a file name that HCCL refuses, which is only a warning in other commands.
     """

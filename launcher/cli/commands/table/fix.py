@@ -101,7 +101,7 @@ def coloured(diff: str, screen: Screen) -> str:
 
 
 def _checksum_changes(before: TableReport, after: TableReport) -> bool:
-    """Return whether repairing a valid table changed its checksum, or True if this cannot be determined."""
+    """Return True if repairing a valid table changed its checksum, or if this cannot be determined."""
     try:
         return before.valid and not compare(before, after).would_match
     except RecursionError:

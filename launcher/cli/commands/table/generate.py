@@ -65,7 +65,7 @@ is missing, unreadable or unwritable; 3 the devices found do not give a table th
 @click.option("--output", "-o", type=A_PATH, metavar="FILE", help="Write to FILE, with mode 640.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) -> None:
-    """Write the table of servers and their devices.
+    """Write a rank table for servers and their devices.
 
     The devices come from one of --hccn-conf, --hccn-tool, --nvidia-smi and --devices; by default, from the first of
     hccn_tool, /etc/hccn.conf and nvidia-smi that this machine has. Missing addresses are left out, never invented.

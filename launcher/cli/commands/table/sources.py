@@ -56,7 +56,7 @@ class Wanted:
 
 
 def further_keys(wanted: Wanted, server_id: str) -> tuple[tuple[str, str], ...]:
-    """Return the additional keys of a server entry, with the server's address for each value "same"."""
+    """Return the additional keys of a server entry. The value "same" is replaced by the server's address."""
     own = next((name for name in (server_id, wanted.host_ip) if name and address_family(name)), None)
     if own is None and SAME in wanted.addresses.values():
         key = next(key for key, address in wanted.addresses.items() if address == SAME)
@@ -230,7 +230,7 @@ def _nvidia_smi(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices
 
 
 def _hccn_conf(wanted: Wanted, path: Path, environment: Mapping[str, str]) -> ServerDevices:
-    """Return the devices listed in a copy of hccn.conf, reduced to those that the user has selected."""
+    """Return the devices in a copy of hccn.conf, or only the devices that the user has selected."""
     name = "standard input" if str(path) == STDIN else str(path)
     try:
         content = read_named(str(path))
@@ -260,7 +260,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the option or variable that selects devices, and the selected IDs, or None if there is none."""
+    """Return the option or variable that selects devices, and the selected IDs. Return None if neither is set."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)

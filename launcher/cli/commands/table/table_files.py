@@ -64,7 +64,7 @@ def warn(text: str) -> None:
 
 
 def check_output(output: Path | None, *, force: bool) -> None:
-    """Raise UsageError if `output` exists and `force` is not set, or if it is not a regular file."""
+    """Raise UsageError if `output` is not a regular file, or if it exists and `force` is not set."""
     if output is None or not os.path.lexists(output):
         return
     name = printable(str(output))

@@ -40,7 +40,7 @@ class OtherLauncher:
 
 
 def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLauncher | None:
-    """Return the launcher, such as torchrun, that a command line starts, or None if it does not start one.
+    """Return the launcher that a command line starts, for example torchrun, or None for other commands.
 
     >>> other_launcher(("torchrun", "--nproc-per-node=2", "ddp.py", "--lr", "1"), None).as_tlaunch.run
     'tlaunch run --devices 2 -- python ddp.py --lr 1'

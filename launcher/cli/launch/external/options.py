@@ -222,7 +222,7 @@ def counterpart(option: str, launcher: Launcher | None = None) -> Counterpart | 
 
 
 def launcher_with(options: Collection[str]) -> Launcher | None:
-    """Return the only launcher that has all of these options, or None."""
+    """Return the launcher that has all of these options. Return None if no launcher or several have them."""
     keys = set(map(key_of, options))
     having = [launcher for launcher, known in _OF_LAUNCHER.items() if keys <= known.keys()]
     return having[0] if len(having) == 1 else None

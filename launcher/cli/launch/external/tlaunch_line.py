@@ -236,7 +236,7 @@ def _counts(listed: str, devices: int | None, ranks: int | None) -> Mapping[str,
 
 
 def _of_one_or_allocation(line: Line, servers: int, per_server: int | None, engine: tuple[str, ...]) -> ServerAddresses:
-    """Return the options for a run on one machine or in a Slurm allocation, which needs no rank table."""
+    """Return the options for a run that needs no rank table: on one machine or in a Slurm allocation."""
     devices = ("--devices", "N" if per_server is None else str(per_server))
     notes: tuple[str, ...] = (_FILL_IN,) if per_server is None else ()
     by_slurm = line.engine == "slurm" or servers > 1
