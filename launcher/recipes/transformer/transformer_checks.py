@@ -164,6 +164,6 @@ def _check_model_parallel(name: str, value: int, mp: int) -> None:
 
 
 def _multiples_near(value: int, factor: int) -> str:
-    """Return the nearest multiples of `factor` on both sides of `value` as text, without zero."""
+    """Return the nearest multiples of `factor` below and above `value` as text, for example "8 or 16". Omit zero."""
     below = value - value % factor
     return " or ".join(str(multiple) for multiple in (below, below + factor) if multiple > 0)

@@ -68,7 +68,7 @@ class FileArray:
 
 @frozen
 class TokenArrays:
-    """Token ids of sentence pairs. Sentence k is ids[bounds[k] : bounds[k + 1]]; pair i is sentences 2 i and 2 i + 1.
+    """Token ids of pairs. Sentence k is ids[bounds[k] : bounds[k + 1]]. Pair i has sentences 2 * i and 2 * i + 1.
 
     Invariant: both arrays are in memory, or both in files.
     """

@@ -112,11 +112,11 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return whether weight decay applies (only to tensors with several dims), and the number of replicas."""
+        """Return whether weight decay applies, and the number of replicas. Tensors with one dim have no weight decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:
-        """Return a key that sorts parameters by weight decay (without it first), then by replicas (most first)."""
+        """Return a sort key for parameters: no weight decay before weight decay, then more replicas before fewer."""
         decays, copies = treatment_of(name)
         return decays, -copies
 

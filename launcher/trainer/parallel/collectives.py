@@ -35,7 +35,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter sends each rank only its slice, unlike gloo, which runs an all_reduce instead."""
+        """True if reduce_scatter sends each rank only its slice. The gloo backend runs a full all_reduce instead."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 

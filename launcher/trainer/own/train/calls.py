@@ -50,7 +50,7 @@ class TracedNetwork:
 
     @property
     def has_penalty(self) -> bool:
-        """True if the code iterates over parameters, as a weight penalty does. torch.fx records them as constants."""
+        """True if the code iterates over parameters, as a weight penalty does. torch.fx records these as constants."""
         return any(isinstance(each, Tensor) and each.requires_grad for each in self.constants.values())
 
     def module(self, node: fx.Node) -> nn.Module:
@@ -77,7 +77,7 @@ class TracedNetwork:
         return [node for node in self.nodes if node in found and node.op != "output"]
 
     def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
-        """Return the first node with parameters that `wanted` depends on, or None."""
+        """Of the nodes that `wanted` depends on, return the first that uses parameters, or None."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
     def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:
