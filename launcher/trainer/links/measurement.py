@@ -76,7 +76,7 @@ class Pair:
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield rounds of pairs so that every two of `count` players meet once. A player is in at most one pair per round.
+    """Yield rounds of a tournament in which each of `count` players meets every other once. Each plays once per round.
 
     Uses the circle method.
 

@@ -90,7 +90,7 @@ class FlatLayout:
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[tuple[str, Box, slice]]:
-        """Yield each box in `part` in memory order, as (parameter, box of the full parameter, elements of `part`).
+        """Yield the boxes in `part` in memory order. Each has its parameter's name and its range of elements in `part`.
 
         `placed` are the placements passed to `arrange`.
         """
@@ -112,7 +112,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return whether weight decay applies, and the number of replicas. Tensors with one dim have no weight decay."""
+        """Return whether weight decay applies, and the number of replicas. Tensors with a single dim do not decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:

@@ -50,7 +50,7 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
     """
 
     def together(what: str, step: Callable[[], Result]) -> Result:
-        """Run `step` on all ranks and return this rank's result. All ranks raise NotSharedError if it fails on any."""
+        """Run `step` on all ranks, and return this rank's result. If any rank fails, all raise NotSharedError."""
         results, reason = [], 0
         try:
             results.append(step())

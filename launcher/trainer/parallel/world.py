@@ -227,7 +227,7 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return this stage's pipeline links if each stage has `chunks` chunks of layers. All ranks must call it.
+    """Return this stage's pipeline links for stages with `chunks` chunks of layers. All ranks must call it.
 
     With several chunks, the last and the first stage are also linked. That link has separate process groups, because
     with two stages both links connect the same two ranks.
@@ -244,7 +244,7 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Open shared memory for each of the groups whose ranks can share memory, and return all groups.
+    """Open shared memory for each group whose ranks can share memory. Return all groups, including the others.
 
     The first rank of an unchanged group prints the reason. All ranks must call it, with groups under the same keys.
 

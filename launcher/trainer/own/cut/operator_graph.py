@@ -230,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """In later calls, use `value` for a tensor that was changed in place. Raise if the tensor is an input or a view.
+        """Make later calls use `value` for a tensor that was changed in place. Raise if it is an input or a view.
 
         After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
         """

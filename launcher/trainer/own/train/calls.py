@@ -162,7 +162,7 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
 
 
 def _check_in_place(found: TracedNetwork) -> None:
-    """Raise if a tensor is used after it was changed in place, since a pipeline stage may skip the change."""
+    """Raise if a tensor is used after it was changed in place. A pipeline stage could leave out the change."""
     place = {node: number for number, node in enumerate(found.nodes)}
     for node in found.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

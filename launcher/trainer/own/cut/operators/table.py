@@ -153,7 +153,7 @@ def described_module(module: nn.Module) -> Described | None:
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return a 1-tuple with the result of a call that tracing can answer, such as a shape. Otherwise return None.
+    """Return a 1-tuple with the result of a call if tracing knows it, for example a shape. Otherwise return None.
 
     Calls that return the tensor itself, such as `contiguous`, are also known.
     """
