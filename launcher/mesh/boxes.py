@@ -116,7 +116,7 @@ def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
-    """Return boxes that together contain the elements from `start` to `stop` of a tensor in row-major order.
+    """Return boxes that together contain the elements `start` to `stop` of a tensor, counted in row-major order.
 
     >>> [(box.start, box.size) for box in boxes_of_run(2, 9, (3, 4))]
     [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]

@@ -151,7 +151,7 @@ class Shuffle:
     """A random order of all pairs for each epoch. Each order is divided into pools that can be read independently."""
 
     def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
-        """Divide `pairs` into pools of about `pool_pairs` pairs, at most twice as many. A small corpus is one pool."""
+        """Divide `pairs` into pools of about `pool_pairs` to 2 * `pool_pairs` pairs. A small corpus is one pool."""
         self._pairs, self._seed = pairs, seed
         self._block_count = -(-len(pairs) // BLOCK_PAIRS)
         self._pool_count = max(1, len(pairs) // pool_pairs)

@@ -112,7 +112,7 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return whether weight decay applies, and the number of replicas. Tensors with a single dim do not decay."""
+        """Return whether a parameter has weight decay, and its number of replicas. Vectors have no weight decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:

@@ -39,7 +39,7 @@ class Link:
 
 @frozen
 class Links:
-    """The connections of this stage to its neighbours in the pipeline. A neighbour that does not exist is None."""
+    """The connections of this stage to its neighbours in the pipeline. Without a neighbour, the link is None."""
 
     previous: Link | None = None
     following: Link | None = None

@@ -262,7 +262,7 @@ class _Trace:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return a function that records a call of `module`, and extra arguments for it. `path` names the operators."""
+        """Return the function for recording a call of `module`, and this function's extra arguments."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):

@@ -65,7 +65,7 @@ class TracedNetwork:
         return []
 
     def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
-        """Return the nodes that `wanted` depends on, in order. Do not follow the inputs of the call `skipped`."""
+        """Return the nodes that `wanted` depends on, in trace order. Of the inputs of `skipped`, follow only masks."""
         found: set[fx.Node] = set()
         collect: Callable[[fx.Node], Any] = found.add
         fx.node.map_arg(list(wanted), collect)
@@ -162,7 +162,7 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
 
 
 def _check_in_place(found: TracedNetwork) -> None:
-    """Raise if a tensor is used after it was changed in place. A pipeline stage could leave out the change."""
+    """Raise if a tensor is used after it was changed in place, since a pipeline stage could leave out the change."""
     place = {node: number for number, node in enumerate(found.nodes)}
     for node in found.nodes:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -148,7 +148,7 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
 
 
 def described_module(module: nn.Module) -> Described | None:
-    """Return the function that records calls of `module`, and extra arguments for it, or None for an unknown class."""
+    """Return the function for recording calls of `module`, and this function's extra arguments, or None if unknown."""
     return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
 
 
