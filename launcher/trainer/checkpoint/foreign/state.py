@@ -62,7 +62,7 @@ class ForeignState:
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Add a tensor of kind KINDS[kind] to `parameter`. If `parameter` has one already, add `called` to `unknown`."""
+        """Add a tensor of KINDS[kind] to `parameter`. If `parameter` has one already, add `called` to `unknown`."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
