@@ -74,7 +74,7 @@ def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
 
 
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the settings of `recipe` by dotted name, in order of declaration. Omit entries that users name."""
+    """Return the settings of `recipe` by dotted name, in order of declaration. Omit sections with user-chosen names."""
     return {
         f"{section.name}.{field.name}": field
         for section in dataclasses.fields(recipe)

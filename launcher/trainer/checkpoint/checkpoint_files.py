@@ -82,7 +82,7 @@ class StoredTensors:
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Prepare to read tensor files in `directory`. If several files contain a box, it is read from the first."""
+        """Prepare to read tensor files in `directory`. If several files contain a box, the first of them is used."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}

@@ -39,7 +39,7 @@ SHOWN = 4  # names of checkpoints in a message
 
 
 def candidates_at(path: Path) -> list[Path]:
-    """If `path` is a checkpoint, return it. Otherwise return those in `path` or `path`/checkpoints, newest first.
+    """Return `path` if it is a checkpoint. Otherwise find checkpoints in `path` or `path`/checkpoints, newest first.
 
     Raises:
         UnreadableError: there are none.
@@ -100,7 +100,7 @@ def restore(
 
 
 def _none_complete(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
-    """Return an error which says that no checkpoint is usable and names checkpoints that were not tried."""
+    """Return the error for a run without a usable checkpoint. It names the checkpoints that were not tried."""
     directory = paths[-1].parent
 
     def others() -> bytes:

@@ -213,7 +213,7 @@ def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int)
 def _meet(
     world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
 ) -> tuple[float, float, float]:
-    """Measure a pair. Return the latency and the rates in both directions, valid only on the pair's first rank."""
+    """Measure a pair of servers. Return the latency and both rates. They are valid only on the pair's first rank."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
     token = torch.zeros(1, device=world.device)

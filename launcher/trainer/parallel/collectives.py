@@ -100,7 +100,7 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Wait for all ranks. Then sum their rows of a shared tensor, limited to `columns`, into `output`.
+    """Wait for all ranks. Then sum some columns of a shared tensor over all rows, and write the sums to `output`.
 
     Each rank fills its row of `shared_RM` before. Ranks may pass different columns. Do not change a row before the next
     `barrier`.
