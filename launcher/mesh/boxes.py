@@ -46,14 +46,14 @@ class Box:
         return Box(tuple(starts), tuple(sizes))
 
     def within(self, other: Box) -> tuple[slice, ...]:
-        """Return the slices that select this box from a tensor with the elements of `other`, which contains it."""
+        """Return slices that select this box from a tensor. The tensor holds `other`, a box that contains this box."""
         return tuple(
             slice(start - origin, start - origin + size)
             for start, size, origin in zip(self.start, self.size, other.start, strict=True)
         )
 
     def rows(self, most: int) -> Iterator[Box]:
-        """Split this box into boxes of complete rows, with at most `most` elements each unless one row has more.
+        """Split this box into boxes of complete rows with at most `most` elements. A longer row is a box by itself.
 
         >>> [box.size for box in Box((2, 0), (5, 3)).rows(most=7)]
         [(2, 3), (2, 3), (1, 3)]
@@ -116,7 +116,7 @@ def shared_runs(one: Box, other: Box, common: Box) -> tuple[int, Iterator[tuple[
 
 
 def boxes_of_run(start: int, stop: int, shape: Sequence[int]) -> list[Box]:
-    """Return boxes that together contain the elements from `start` to `stop` of a tensor in row-major order.
+    """Return boxes that together contain the elements `start` to `stop` of a tensor, counted in row-major order.
 
     >>> [(box.start, box.size) for box in boxes_of_run(2, 9, (3, 4))]
     [((0, 2), (1, 2)), ((1, 0), (1, 4)), ((2, 0), (1, 1))]

@@ -83,7 +83,7 @@ def _fitting(wanted: Layout, device_count: int) -> str:
 def elastic_layouts(
     wanted: Layout, device_count: int, fits: Callable[[Layout], bool] = lambda _: True
 ) -> tuple[Layout | None, ...]:
-    """Return the layout for each number of devices from 0 to `device_count`. It is None if no layout fits.
+    """Return one entry for each number of devices from 0 to `device_count`: a layout, or None if no layout fits.
 
     mp and pp stay as wanted, and dp shrinks to the largest number of copies that `fits`. If there are too few devices
     for mp·pp, these shrink as well, to the layout that `fits` and uses the most devices.

@@ -85,7 +85,7 @@ def forward_only(micro_batches: int, *, stage_count: int = 1, chunks: int = 1) -
 
 
 def most_in_flight(schedule: Schedule) -> int:
-    """Return the maximum number of forwards that wait for their backward, each with the activations of a chunk."""
+    """Return the maximum number of forwards that wait for their backward. Each keeps the activations of a chunk."""
     in_flight = most = 0
     for action in schedule:
         in_flight += 1 if action.kind == "forward" else -1

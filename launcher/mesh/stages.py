@@ -62,7 +62,7 @@ def cut_by_cost(costs: Sequence[int], count: int) -> tuple[int, ...]:
 
 
 def _best_cut(costs: Sequence[int], count: int, join: Callable[[float, int], float]) -> tuple[float, tuple[int, ...]]:
-    """Return the lowest cost of a partition and its stage sizes. `join` adds a stage's cost to the previous cost.
+    """Return the cost and stage sizes of the cheapest partition. `join` combines the cost so far with a stage's cost.
 
     Dynamic programming over the stages: only the best partition of the first parts into a number of stages can begin
     the best whole partition, since `join` is monotonic. Among equal ones, larger sizes come first.

@@ -116,7 +116,7 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def line_of(name: str, text: str) -> int:
-    """Return the number of the line that sets `name` or starts that section, since tomllib does not report lines."""
+    """Return the line number of the setting or section `name`. This is needed because tomllib does not report it."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):

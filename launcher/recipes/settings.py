@@ -62,19 +62,19 @@ def setting(
 
 @frozen
 class Entries:
-    """A section whose entries the user names. It has a help text and a function that parses the values."""
+    """A section in which users choose the names of entries. It has a help text, and a function that parses values."""
 
     help: str
     read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"
 
 
 def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
-    """Declare a section whose entries the user names. The section is empty by default."""
+    """Declare a section in which users choose the names of entries. The section is empty by default."""
     return dataclasses.field(default_factory=dict, metadata={"entries": Entries(meaning, read)})
 
 
 def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the settings of `recipe` by dotted name, in order of declaration. Omit entries named by the user."""
+    """Return the settings of `recipe` by dotted name, in order of declaration. Omit sections with user-chosen names."""
     return {
         f"{section.name}.{field.name}": field
         for section in dataclasses.fields(recipe)

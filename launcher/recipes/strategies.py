@@ -44,7 +44,7 @@ def strategies() -> Any:
 
 
 def operators_layout(mode: str, layout: Layout) -> Layout:
-    """Return `layout` with all ranks on the model-parallel axis, or unchanged in hybrid_parallel mode.
+    """Return `layout` with all ranks on the model-parallel axis. In hybrid_parallel mode, return it unchanged.
 
     Raises RefusedLayoutError if both dp and mp are given in another mode.
     """
@@ -59,7 +59,7 @@ def operators_layout(mode: str, layout: Layout) -> Layout:
 
 
 def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: bool = False) -> None:
-    """Raise RefusedLayoutError if the mode does not support the layout, or UsageError if it ignores given strategies.
+    """Raise RefusedLayoutError if `mode` does not support `layout`, or UsageError if `mode` ignores given strategies.
 
     `micro_batches` tells whether the program supports several micro batches in this mode.
     """

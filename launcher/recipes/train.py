@@ -53,7 +53,7 @@ def check_early_stopping(train: TrainConfig) -> None:
 
 
 def check_divisible(batch_size: int, parts: int, divisor: str) -> None:
-    """Raise RefusedLayoutError if a batch is not divisible by `parts`. `divisor` describes them in the message."""
+    """Raise RefusedLayoutError if a batch is not divisible by `parts`. `divisor` describes `parts` in the message."""
     if batch_size % parts:
         raise RefusedLayoutError(
             f"train.batch_size = {batch_size} is not divisible by {divisor}",
@@ -72,7 +72,7 @@ def check_clip_norm(name: str, norm: float) -> None:
 
 @frozen
 class CheckpointConfig:
-    """The checkpoint settings: save intervals, the number of checkpoints to keep, and their files.
+    """The checkpoint settings: when to save, which checkpoints to keep, and which files to write.
 
     every_steps, every_minutes: interval (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
     keep, keep_best: number of latest checkpoints to keep, and whether to keep the one with the lowest validation loss

@@ -105,7 +105,7 @@ class Session:
         self._padding_share = 0.0  # of the last batch
 
     def expect(self, first_batches: Iterable[Sequence[Example]]) -> None:
-        """Choose kernels for the linear layers that suit the first global batches of the training.
+        """Choose kernels for the linear layers, based on the first global batches of the training.
 
         If there are at least two, and their matrices have the same numbers of rows, these numbers get dedicated
         kernels: most likely all sentences have one length, also in later batches. Only the first batches decide, so

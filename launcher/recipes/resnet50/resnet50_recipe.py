@@ -95,7 +95,7 @@ STRIDE = 32  # input pixels per side for each pixel of the last layers
 
 
 def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
-    """Return `layout` in modes that replicate the model, and the layout of `operators_layout` in other modes.
+    """Return `layout` in modes that replicate the model. In other modes, return the result of `operators_layout`.
 
     Raises RefusedLayoutError as `operators_layout` does, or if the mode does not support model parallelism.
     """

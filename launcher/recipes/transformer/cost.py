@@ -87,7 +87,7 @@ def part_costs(settings: TransformerSettings) -> PartCosts:
 
 
 def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]:
-    """Return the pipeline stages for `pp` ranks. They are set by `parallel.stages`, or else balanced by cost.
+    """Return the pipeline stages for `pp` ranks, as set in `parallel.stages`, or balanced by cost if that is empty.
 
     With v chunks of layers per rank there are v `pp` stages, and rank i has the stages i, `pp` + i, 2 `pp` + i, ...
     Raises RefusedLayoutError if there are fewer parts than stages, or `parallel.stages` does not fit.

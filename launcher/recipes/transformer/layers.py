@@ -33,7 +33,7 @@ class Layer:
         self.is_recomputed = mode
 
     def set_comm_fusion(self, number: int) -> None:
-        """Sum the gradients of this layer together with those of other layers that have the same number."""
+        """Set the fusion number. The gradients of layers with the same number are summed together."""
         self.comm_fusion = number
 
 
@@ -74,7 +74,7 @@ def settings_by(
 
 
 def layers_per_stage(stage_of_layer: Sequence[int], pp: int) -> tuple[int, ...]:
-    """Return the number of layers on each of `pp` stages, given the stage of each layer, with encoder layers first.
+    """Return the number of layers on each of `pp` stages. `stage_of_layer` has the stage of each layer, in order.
 
     >>> layers_per_stage([0, 0, 2, 2, 2], 3)
     (2, 0, 3)

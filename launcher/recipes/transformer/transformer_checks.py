@@ -113,7 +113,7 @@ def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Raise UsageError if embedding tables are to be replicated, but one of them is shared with the sharded head."""
+    """Raise UsageError if replicated embedding tables are requested, but the sharded head shares one of them."""
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
@@ -164,6 +164,6 @@ def _check_model_parallel(name: str, value: int, mp: int) -> None:
 
 
 def _multiples_near(value: int, factor: int) -> str:
-    """Return the nearest multiples of `factor` on both sides of `value` as text, without zero."""
+    """Return the nearest multiples of `factor` below and above `value` as text, for example "8 or 16". Omit zero."""
     below = value - value % factor
     return " or ".join(str(multiple) for multiple in (below, below + factor) if multiple > 0)

@@ -39,7 +39,7 @@ SHOWN = 4  # names of checkpoints in a message
 
 
 def candidates_at(path: Path) -> list[Path]:
-    """Return the checkpoint at `path`, or the checkpoints in `path` or its subdirectory `checkpoints`, newest first.
+    """Return `path` if it is a checkpoint. Otherwise find checkpoints in `path` or `path`/checkpoints, newest first.
 
     Raises:
         UnreadableError: there are none.
@@ -100,7 +100,7 @@ def restore(
 
 
 def _none_complete(paths: Sequence[Path], damage: str, world: World) -> UnreadableError:
-    """Return an error which says that no checkpoint is usable and names checkpoints that were not tried."""
+    """Return the error for a run without a usable checkpoint. It names the checkpoints that were not tried."""
     directory = paths[-1].parent
 
     def others() -> bytes:
@@ -130,7 +130,7 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
 
 
 def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
-    """Return intact files that contain all boxes. Each rank checks some files, and rank 0 prints the damaged ones.
+    """Return intact files that together contain all boxes. Ranks share the checks, and rank 0 prints damaged files.
 
     Raise a DamagedError on every rank if no intact file contains a box.
     """

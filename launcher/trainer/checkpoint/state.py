@@ -25,14 +25,14 @@ class State(Protocol):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of values. The weights come before the optimizer's state."""
+        """The names of the values of each box: first the weight, then the optimizer's state."""
 
     @property
     def state_dtype(self) -> torch.dtype:
         """The dtype of all values, which may be more precise than the model's weights."""
 
     def owned_boxes(self) -> Iterator[OwnedBox]:
-        """Yield the boxes that this rank owns in a fixed order. Their values are views of the state."""
+        """Yield this rank's boxes in a fixed order. The values of a box are views of the state."""
 
     def restored(self, steps: int) -> None:
         """Use the values in the owned boxes as the state after `steps` steps. All ranks must call it."""
@@ -40,7 +40,7 @@ class State(Protocol):
 
 @frozen
 class Training:
-    """The information about a training that each of its checkpoints contains."""
+    """The information that each checkpoint contains about its training."""
 
     program: str
     settings: Mapping[str, Any]

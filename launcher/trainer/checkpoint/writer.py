@@ -214,7 +214,7 @@ class Writing:
             self._plan.on_unremoved(failure)
 
     def _remove_others(self) -> OSError | None:
-        """Remove all checkpoints except the latest `keep` up to this step and, with `keep_best`, the best.
+        """Keep the latest `keep` checkpoints up to this step and, with `keep_best`, the best one. Remove all others.
 
         Return the first error. Raise an OSError if the directory cannot be read.
         """

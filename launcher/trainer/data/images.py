@@ -109,7 +109,7 @@ class Shard:
     shard_id: int = 0
 
     def of(self, number_B: Integers) -> Integers:
-        """Return this rank's share of the numbers. Later ranks may get one number less than earlier ranks."""
+        """Return this rank's share of the numbers. If they do not divide evenly, the first ranks get one more."""
         return number_B[self.shard_id :: self.num_shards]
 
 
@@ -149,7 +149,7 @@ def training_batches(
 
 
 def validation_batches(images: ImageSet, batch_size: int, *, shard: Shard, shape: ImageShape) -> Iterator[ImageBatch]:
-    """Yield this rank's part of consecutive batches of all images. A global batch has at most `batch_size` images.
+    """Yield this rank's part of each validation batch. A batch has at most `batch_size` images on all ranks together.
 
     All ranks get the same number of images: a filler with label NO_LABEL is added if a rank has one less.
     """
@@ -179,7 +179,7 @@ def augmented(pixels_BCHW: Pixels, number_B: Integers, *, seed: int, epoch: int)
 
 
 def draws(number_B: Integers, *, seed: int, epoch: int) -> tuple[Integers, Integers, npt.NDArray[np.bool_]]:
-    """Return a random crop offset (row and column, 0 to 2 PADDING) for each image, and whether to mirror it.
+    """Return a random crop row, a random crop column and a random mirror flag for each image, as three arrays.
 
     All come from one random word for (seed, epoch, number), as in dropout: one bit to mirror, and 15 bits per position.
     The probabilities of the nine positions differ by at most 1 in 3,641.
@@ -211,7 +211,7 @@ def resized(value_BCHW: Values, size: int) -> Values:
 
 @lru_cache(maxsize=4)
 def _interpolation(before: int, after: int, dtype: np.dtype[Any]) -> Values:
-    """Return the (after, before) matrix that interpolates one side of an image, with two weights per row."""
+    """Return a matrix that resizes one side of an image from `before` to `after` pixels by linear interpolation."""
     place = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
     lower = np.minimum(place.astype(np.int64), before - 2)
     matrix = np.zeros((after, before), dtype)

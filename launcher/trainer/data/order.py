@@ -94,7 +94,7 @@ def cut_by_tokens(pairs: TokenizedPairs, count: int) -> list[Integers]:
 
 
 def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
-    """Divide pairs into `count` parts so that the largest cost of a part is minimal. Return the pairs' positions.
+    """Divide pairs into `count` parts with the lowest possible maximum cost. Return the positions in each part.
 
     Pairs are sorted by length, so each part has pairs of similar length. With few pairs, the last parts are empty.
     The cost of a part is its padded positions, plus its target tokens, because logits are only computed for those.
@@ -117,7 +117,7 @@ def cut_by_cost(pairs: TokenizedPairs, count: int) -> list[Integers]:
             size *= 2
 
     def ends_within(cost: float) -> list[int]:
-        """Return the ends of at most `count` consecutive parts, each as long as `cost` allows."""
+        """Return the ends of at most `count` consecutive parts. Each part is as long as `cost` allows."""
         ends = [0]
         while ends[-1] < len(pairs) and len(ends) <= count:
             ends.append(end_within(cost, ends[-1]))
@@ -151,7 +151,7 @@ class Shuffle:
     """A random order of all pairs for each epoch. Each order is divided into pools that can be read independently."""
 
     def __init__(self, pairs: TokenizedPairs, pool_pairs: int, *, seed: int) -> None:
-        """Divide `pairs` into pools with about one to two times `pool_pairs` pairs. A smaller corpus is one pool."""
+        """Divide `pairs` into pools of about `pool_pairs` to 2 * `pool_pairs` pairs. A small corpus is one pool."""
         self._pairs, self._seed = pairs, seed
         self._block_count = -(-len(pairs) // BLOCK_PAIRS)
         self._pool_count = max(1, len(pairs) // pool_pairs)

@@ -55,7 +55,7 @@ NAP_S = 0.05
 
 @frozen
 class Text:
-    """The path, size, modification time and digest of a file of sentence pairs when it was read."""
+    """A file of sentence pairs: its path, and its size, modification time and digest when it was read."""
 
     path: str
     size: int
@@ -226,7 +226,7 @@ class _Progress:
 
 @contextmanager
 def _locked(directory: Path, name: str) -> Iterator[bool]:
-    """Hold the lock `name` in `directory`. Yield whether the file system supports locks."""
+    """Hold the lock `name` in `directory`. Yield True, or False if the file system does not support locks."""
     path = directory / f".{name}.lock"
     while True:
         with path.open("ab") as file:

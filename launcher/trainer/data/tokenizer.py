@@ -45,7 +45,7 @@ class Tokenizer:
 def obtain_tokenizer(
     sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int, beside: Path
 ) -> tuple[bytes, Path]:
-    """Return the tokenizer for some sentences, and its path. Train it only if it is not cached.
+    """Return a tokenizer for `sentences`, and the path of its file. Train the tokenizer only if it is not cached.
 
     `sentences` is only called to train. `digest` identifies the sentences. The file's name contains it and all other
     inputs of the training, so the cache is never stale. If the data directory is not writable, the user's cache

@@ -68,7 +68,7 @@ class FileArray:
 
 @frozen
 class TokenArrays:
-    """Token ids of sentence pairs. Sentence k is ids[bounds[k] : bounds[k + 1]]; pair i is sentences 2 i and 2 i + 1.
+    """Token ids of pairs. Sentence k is ids[bounds[k] : bounds[k + 1]]. Pair i has sentences 2 * i and 2 * i + 1.
 
     Invariant: both arrays are in memory, or both in files.
     """
@@ -146,7 +146,7 @@ class TokenizedPairs(Sequence[Example]):
         return int(np.count_nonzero((source_B > self._limits[0]) | (target_B > self._limits[1])))
 
     def padded(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return two arrays with the ids of all sources and of all targets, padded with PAD to the longest."""
+        """Return an array of all source ids and an array of all target ids. Each is padded to its longest sentence."""
         if isinstance(self._arrays.ids, FileArray):
             return self.in_memory().padded()
         ids, bounds = self._loaded()

@@ -113,7 +113,7 @@ class _Live:
         self.done_B = self.done_B | (self.finished_B >= self._beam) | (self.best_B >= bound_B)
 
     def _finish(self, log_p_BW: Tensor, parent_BW: Tensor | None, ends_BW: Tensor) -> None:
-        """Record the hypotheses `parent_BW` (all if None) as finished where `ends_BW` is True, and keep the best."""
+        """Finish the hypotheses `parent_BW` for which `ends_BW` is True. If `parent_BW` is None, consider all."""
         length = self.ids_BQT.shape[2]
         ends_BW = ends_BW & ~self.done_B[:, None] & log_p_BW.isfinite()
         score_BW = (log_p_BW.double() / length**self._alpha).where(ends_BW, -torch.inf)
@@ -127,7 +127,7 @@ class _Live:
         self.finished_B = self.finished_B + ends_BW.sum(dim=1)
 
     def _live_on(self, log_p_BC: Tensor, id_BC: Tensor, parent_BC: Tensor, ends_BC: Tensor) -> None:
-        """Keep the most likely unfinished continuations, at most `beam`, as the hypotheses of the next step."""
+        """Keep at most `beam` hypotheses for the next step: the most likely continuations that do not end."""
         chosen_BW = ends_BC.to(torch.int8).argsort(dim=1, stable=True)[:, : self._beam]
         ended_BW = ends_BC.gather(1, chosen_BW)  # if fewer than W others are left
         self.log_p_BQ = log_p_BC.gather(1, chosen_BW).masked_fill(ended_BW, -torch.inf)
@@ -156,7 +156,7 @@ class _Live:
 def continuations(
     decoder: CachedDecoder, decoded_BQD: Tensor, count: int, vocabulary: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return log-probabilities per hypothesis: of END (BQ), and of the C likeliest tokens with their ids (BQC).
+    """Return the log-probability of END (BQ), and the log-probabilities and ids of the C likeliest tokens (BQC).
 
     On a CPU, logits are computed for a few hypotheses at a time, so that they stay in the cache.
     """
@@ -176,7 +176,7 @@ def continuations(
 
 
 def largest(values_NV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` largest values of each row in descending order and their positions, faster than `topk`.
+    """Return the `count` largest values of each row in descending order, and their positions. Faster than `topk`.
 
     Only the `count` blocks with the largest maxima, and the rest after the last complete block, can contain them.
     """

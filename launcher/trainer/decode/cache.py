@@ -53,7 +53,7 @@ class CachedDecoder:
         self._encoded_BSD = self._model.encode(self._model.source_embedding(source_BS), self._mask_B11S)
 
     def step(self, token_BQ: Tensor, ancestor_BQT: Tensor) -> Tensor:
-        """Return the decoder's output (BQD) for the tokens at position T - 1, and cache them in the first Q slots.
+        """Return the output (BQD) for the tokens at position T - 1. Cache their keys and values in the first Q slots.
 
         `ancestor_BQT` is the slot that each hypothesis attends to at each position, including its own at the last.
         """
@@ -77,7 +77,7 @@ class CachedDecoder:
 
 
 class _Seen:
-    """The cache slots that the hypotheses attend to in this step. They are the same in all layers."""
+    """The cache slots that the hypotheses attend to in this step. All layers use the same slots."""
 
     def __init__(self) -> None:
         self.slots = 1

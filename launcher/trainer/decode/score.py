@@ -36,7 +36,7 @@ def check_installed(packages: Sequence[str] = PACKAGES) -> None:
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], **options: Any) -> Score:
-    """Return sacrebleu's BLEU, by default case-sensitive, on detokenized text, with mteval-v13a tokenization."""
+    """Compute BLEU on detokenized text with sacrebleu's mteval-v13a tokenization. It is case-sensitive by default."""
     return _score("BLEU", hypotheses, references, **options)
 
 

@@ -40,7 +40,7 @@ class Translator:
     def translate(
         self, sentences: Sequence[str], how: Search, *, batch_tokens: int = BATCH_TOKENS
     ) -> list[Translation]:
-        """Translate sentences in batches of similar length, each batch with at most `batch_tokens` tokens and padding.
+        """Translate sentences in batches of similar length, with at most `batch_tokens` tokens each, including padding.
 
         A sentence with more tokens is a batch by itself. Text is normalised as in training. Empty text has an empty
         translation.

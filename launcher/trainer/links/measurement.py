@@ -52,7 +52,7 @@ LONGEST = 64  # bytes for the names of a server's interfaces
 
 @frozen
 class AllReduce:
-    """The speed of an all_reduce of `bytes` per rank.
+    """The speed of an all_reduce of `bytes` bytes per rank.
 
     `bus` can be compared across numbers of ranks and with hardware limits.
     Formula: bus = algorithm * 2 (n - 1) / n, algorithm = bytes / seconds; nccl-tests, doc/PERFORMANCE.md.
@@ -76,7 +76,7 @@ class Pair:
 
 
 def rounds(count: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yield rounds of pairs so that every two of `count` players meet once. A player is in at most one pair per round.
+    """Yield the pairs of each round of a round-robin tournament. Each player is in at most one pair per round.
 
     Uses the circle method.
 
@@ -213,7 +213,7 @@ def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int)
 def _meet(
     world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
 ) -> tuple[float, float, float]:
-    """Measure a pair. Return the latency and the rates in both directions, valid only on the pair's first rank."""
+    """Measure a pair of servers. Return the latency and both rates. They are valid only on the pair's first rank."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
     token = torch.zeros(1, device=world.device)
@@ -228,7 +228,7 @@ def _meet(
 
 
 def _stream(world: World, peer: int, seconds: float, largest_bytes: int, *, speaks: bool) -> float:
-    """Send messages of growing size for about `seconds`. Return the bytes per second at the largest size.
+    """Send messages of growing size for about `seconds` seconds. Return the bytes per second at the largest size.
 
     The receiver returns 0. Each message is preceded by its size, and 0 ends the stream. The receiver acknowledges each
     message, so that the time includes its arrival.

@@ -42,7 +42,7 @@ class DropoutBits:
 
     @classmethod
     def of(cls, row_B: Tensor, length: int, *, seed: int, step: int) -> DropoutBits:
-        """Return the random bits for the rows `row_B` of the global batch in `step` and positions below `length`."""
+        """Return the random bits of `step` for rows `row_B` of the global batch and for positions below `length`."""
         digest = hashlib.sha256(f"{seed}/{step}".encode()).digest()
         summand_BT, factor_BT = (
             _words(row_B, length, key=int.from_bytes(digest[at : at + 4], "little", signed=True)) for at in (0, 4)

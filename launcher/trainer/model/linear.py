@@ -52,7 +52,7 @@ _own_rows: frozenset[int] = frozenset()  # numbers of rows with dedicated kernel
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Set the numbers of matrix rows that get a dedicated oneDNN kernel, at most the MAX_OWN_ROWS largest."""
+    """Use dedicated oneDNN kernels for matrices with these row counts. Only the MAX_OWN_ROWS largest are used."""
     global _own_rows  # noqa: PLW0603 - state of the process
     _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 

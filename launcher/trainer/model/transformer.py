@@ -81,7 +81,7 @@ class Embedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids_BT: Tensor, draws: DropoutBits | None = None, *, first: int = 0) -> Tensor:
-        """Return the vectors (BTD) of tokens whose consecutive positions start at `first`."""
+        """Return the embeddings (BTD) of consecutive tokens. `first` is the position of the first token."""
         positions_T = torch.arange(first, first + ids_BT.shape[1], device=ids_BT.device)
         word_BTD = self.word(ids_BT)
         if self.scale != 1:

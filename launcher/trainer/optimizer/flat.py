@@ -90,7 +90,7 @@ class FlatLayout:
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[tuple[str, Box, slice]]:
-        """Yield each box in `part` in memory order, as (parameter, box of the full parameter, elements of `part`).
+        """Yield the boxes in `part` in memory order. Each has its parameter's name and its range of elements in `part`.
 
         `placed` are the placements passed to `arrange`.
         """
@@ -112,11 +112,11 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return whether weight decay applies (only to tensors with several dims), and the number of replicas."""
+        """Return whether a parameter has weight decay, and its number of replicas. Vectors have no weight decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:
-        """Return a key that sorts parameters by weight decay (without it first), then by replicas (most first)."""
+        """Return a sort key for parameters: no weight decay before weight decay, then more replicas before fewer."""
         decays, copies = treatment_of(name)
         return decays, -copies
 

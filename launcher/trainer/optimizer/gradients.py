@@ -56,7 +56,7 @@ class SeparateGradients:
             parameter.grad = None
 
     def reduce(self) -> None:
-        """Set the gradients of parameters that no backward pass has reached to zero."""
+        """Create a zero gradient for each parameter that no backward pass has reached."""
         for parameter in self._parameters.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -174,7 +174,7 @@ class Gradients:
         self._count(name)
 
     def _add(self, name: str, gradient: Tensor) -> None:
-        """Add `gradient` to the gradient of a parameter. The first one in a step replaces the old value."""
+        """Add `gradient` to the gradient of a parameter. The first gradient in a step replaces the old value."""
         if self._unfilled.pop(name, None) is not None:
             self._views[name].copy_(gradient)
         else:

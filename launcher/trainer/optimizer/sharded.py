@@ -183,7 +183,7 @@ class ShardedOptimizer:
         self._publish()
 
     def not_finite(self) -> list[str]:
-        """Return the parameters whose gradient norm in the last step is not finite in this rank's slices."""
+        """Return the names of parameters whose last gradient has a non-finite norm in this rank's slices."""
         found = set()
         for part in self._parts:
             for here, values in self._gradients.of(part):

@@ -151,7 +151,7 @@ Rule = AdamW | Momentum
 
 @functools.cache
 def has_fused_kernel(kind: Literal["adamw", "sgd"], device: torch.device, dtype: torch.dtype) -> bool:
-    """Return True if torch's fused kernel works for this device and dtype. The kernel is tried on one element."""
+    """Return True if torch's fused kernel works for this device and dtype. This is tested on a single element."""
     weight, gradient, first, second = ([torch.zeros(1, device=device, dtype=dtype)] for _ in range(4))
     numbers: dict[str, Any] = {"lr": 1.0, "weight_decay": 0.0}
     try:

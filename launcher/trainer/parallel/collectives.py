@@ -35,7 +35,7 @@ class Group:
 
     @property
     def scatters(self) -> bool:
-        """True if reduce_scatter sends each rank only its slice, unlike gloo, which runs an all_reduce instead."""
+        """True if reduce_scatter sends each rank only its slice. The gloo backend runs a full all_reduce instead."""
         return self.handle is not None and dist.get_backend(self.handle) != "gloo"
 
 
@@ -100,7 +100,7 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Wait for all ranks. Then sum some columns of a shared tensor over its rows (one per rank) into `output`.
+    """Wait for all ranks. Then sum some columns of a shared tensor over all rows, and write the sums to `output`.
 
     Each rank fills its row of `shared_RM` before. Ranks may pass different columns. Do not change a row before the next
     `barrier`.

@@ -50,7 +50,7 @@ def share_memory(ranks: Sequence[int], index: int, handle: dist.ProcessGroup, ti
     """
 
     def together(what: str, step: Callable[[], Result]) -> Result:
-        """Run `step` on all ranks and return this rank's result. All ranks raise NotSharedError if it fails on any."""
+        """Run `step` on all ranks, and return this rank's result. If any rank fails, all raise NotSharedError."""
         results, reason = [], 0
         try:
             results.append(step())
@@ -107,7 +107,7 @@ def _connect(peers: Peers, name: bytes, index: int) -> None:
 
 
 def _memory(peers: Peers, listener: socket.socket, index: int, size: int) -> io.FileIO:
-    """Accept connections from all higher ranks. Then create the memory on the first rank, or receive it from there."""
+    """Accept connections from all higher ranks. Then the first rank creates the memory, and the others receive it."""
     with ExitStack() as undo:
         undo.callback(_close, peers)  # ends the wait of peers that expect the memory
         while len(peers) < size // BYTES_EACH - 1:

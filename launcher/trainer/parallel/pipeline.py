@@ -39,7 +39,7 @@ class Link:
 
 @frozen
 class Links:
-    """The connections of this stage to its neighbours in the pipeline. A neighbour that does not exist is None."""
+    """The connections of this stage to its neighbours in the pipeline. Without a neighbour, the link is None."""
 
     previous: Link | None = None
     following: Link | None = None
@@ -68,7 +68,7 @@ class Links:
 
 
 def meet(link: Link, token: Tensor, *, speaks: bool) -> None:
-    """Open the connections of a link by sending one message in each direction. The end that `speaks` sends first."""
+    """Open a link's connections by sending one message in each direction. If `speaks`, this rank sends first."""
     if speaks:
         dist.send(token, link.rank, group=link.forward_group)
         dist.recv(token, link.rank, group=link.backward_group)

@@ -53,7 +53,7 @@ class _Activations:
         self._computed: list[Tensor] = []
 
     def count(self, _activation: Tensor) -> int:
-        """Return the index of a tensor, which autograd saves for backward instead of the tensor."""
+        """Return an index for a tensor. Autograd saves this index for backward instead of the tensor."""
         self._count += 1
         return self._count - 1
 

@@ -116,7 +116,7 @@ def _mpi(rank: EngineRank) -> Any:
 
 
 def _own_address(names: list[str]) -> str | None:
-    """Return an address of this host, `names[0]`, that all hosts in `names` can reach, or None if none is found."""
+    """Return an address at which all hosts in `names` can reach this host (`names[0]`), or None if none is found."""
     others = [name for name in dict.fromkeys(names) if name != names[0]]
     if not others:
         return "127.0.0.1"

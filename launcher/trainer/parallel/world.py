@@ -51,7 +51,7 @@ class World:
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
-        """Sum `tensor` over all ranks in place, axis by axis, which is faster than in one group. Return `tensor`."""
+        """Sum `tensor` over all ranks in place, and return it. One sum per axis is faster than one over all ranks."""
         for group in (self.mp, self.dp, self.pp):
             all_reduce(tensor, group)
         return tensor
@@ -207,7 +207,7 @@ _stores: dict[tuple[str, ...], Any] = {}  # torch does not export the type of it
 
 
 def _store_of_opening(place: Place) -> Any:
-    """Return a view of the rendezvous store whose keys have a separate prefix for each call of `open_world`.
+    """Return a view of the rendezvous store in which each call of `open_world` has its own key prefix.
 
     All calls use one store. Otherwise a rank could open its next world while rank 0 still closes the last one, and read
     the old addresses on the same port. All ranks must open worlds in the same order.
@@ -227,7 +227,7 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return this stage's pipeline links if each stage has `chunks` chunks of layers. All ranks must call it.
+    """Return this stage's pipeline links for stages with `chunks` chunks of layers. All ranks must call it.
 
     With several chunks, the last and the first stage are also linked. That link has separate process groups, because
     with two stages both links connect the same two ranks.
@@ -244,7 +244,7 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Open shared memory for each of the groups whose ranks can share memory, and return all groups.
+    """Open shared memory for each group whose ranks can share memory. Return all groups, including the others.
 
     The first rank of an unchanged group prints the reason. All ranks must call it, with groups under the same keys.
 

@@ -78,7 +78,7 @@ class StepRecorder:
             self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
-        """Return a log line about the report once after it is written, and "" at all other times."""
+        """Return a log line about the report, but only once after the report is written. Otherwise return ""."""
         told, self._told = self._told, ""
         return told
 

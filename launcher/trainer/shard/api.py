@@ -154,7 +154,7 @@ def _check_shares(
     how: Comparison,
     may_differ: bool,
 ) -> None:
-    """Raise on all ranks if the loss of a batch is not the mean over the replicas. With `may_differ`, only warn."""
+    """Raise on all ranks if a batch's loss is not the mean of the replicas' losses. With `may_differ`, only warn."""
     shapes = [[each.shape for each in given] for given in (inputs, examples)]
     batch = tuple(inputs if shapes[0] == shapes[1] else examples)  # the call may have only this rank's part
     remarks: list[str] = []

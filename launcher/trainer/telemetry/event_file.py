@@ -42,7 +42,7 @@ class EventFile:
     """
 
     def __init__(self, directory: Path, *, attempt: int, purge_step: int | None) -> None:
-        """Create an event file. With `purge_step`, TensorBoard hides records of older files from this step on."""
+        """Create an event file. With `purge_step`, TensorBoard hides older files' records from this step on."""
         self._messages = import_module("tensorboard.compat.proto.event_pb2")
         self._summaries = import_module("tensorboard.compat.proto.summary_pb2")
         directory.mkdir(exist_ok=True)

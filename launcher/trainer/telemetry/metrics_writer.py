@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Create the writer. Exactly one rank sets `writes`, and the other ranks only write records of `saved`.
+        """Create the writer. Exactly one rank sets `writes`. All other ranks write records only when `saved` is called.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
@@ -180,7 +180,7 @@ class Metrics:
 
 @dataclass
 class _Keeper:
-    """Writes all records to a file. It logs its first error, and then tries again or gives up."""
+    """Writes all records to a file. It logs the first error, and then stops writing unless `tries_again` is set."""
 
     path: Path
     write: Callable[[Record], None]

@@ -70,7 +70,7 @@ class OperatorGraph:
         return f"{scope}.{name}" if scope else name
 
     def name_tensors(self, tensors: Mapping[str, Tensor | None]) -> None:
-        """Set the names of tensors, such as the data, that no recorded operator computes."""
+        """Name the tensors that no recorded operator computes, for example the input data."""
         for name, tensor in tensors.items():
             if tensor is not None:
                 self._origins[tensor] = name

@@ -33,7 +33,7 @@ _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
 
 
 def read_dcp(directory: Path) -> ForeignState:
-    """Read the state from a DCP directory. It has the layout of `write_dcp`, or contains only weights by name.
+    """Read a training state from a DCP directory in the layout of `write_dcp`, or with only the model's weights.
 
     Raises:
         UnreadableError: the directory is not a checkpoint, or is truncated or modified.
@@ -54,7 +54,7 @@ def read_dcp(directory: Path) -> ForeignState:
 
 
 def _place(name: str, *, has_model: bool) -> tuple[int | None, str]:
-    """Return the kind (index in KINDS) and the parameter of a DCP entry. For other entries, the kind is None."""
+    """Return the kind (an index in KINDS) and the parameter of a DCP entry. For unknown entries, the kind is None."""
     model, state = f"{MODEL}.", f"{OPTIMIZER}.{STATE}."
     if name.startswith(state):
         parameter, _, what = name.removeprefix(state).rpartition(".")

@@ -62,7 +62,7 @@ class ForeignState:
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Add a tensor of the kind KINDS[kind] to a parameter. If it has one already, list the entry as unknown."""
+        """Add a tensor of KINDS[kind] to `parameter`. If `parameter` has one already, add `called` to `unknown`."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
@@ -154,7 +154,7 @@ def write_checkpoint(
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
-    """Yield the tensors of all parameters for KINDS[0], then for KINDS[1], and so on, reading one at a time."""
+    """Yield the tensors of all parameters for KINDS[0], then for KINDS[1], and so on. Read one tensor at a time."""
     dtype = NUMPY_DTYPES[like.dtype]
     for kind, found in zip(KINDS, state.tensors, strict=True):
         for name, shape in like.shapes.items():

@@ -52,7 +52,7 @@ class Groups(AbstractContextManager["Groups"]):
         self._memories = ExitStack()
 
     def along(self, devices: Sequence[int], axes: Iterable[int], *, over_copies: bool = False) -> Group:
-        """Return this rank's process group along some axes of a device mesh, in its replica or over all replicas.
+        """Return this rank's process group along mesh axes. With `over_copies`, the group spans all replicas.
 
         Raises:
             UsageError: `transport` is "shared_memory", and the ranks cannot share memory. All ranks raise it.

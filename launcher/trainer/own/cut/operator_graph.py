@@ -230,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Use `value` in all later calls instead of a tensor that was changed in place. Raise for inputs and views.
+        """Make later calls use `value` for a tensor that was changed in place. Raise if it is an input or a view.
 
         After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
         """
@@ -262,7 +262,7 @@ class _Trace:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:
-        """Return the function that records a call of `module`, and its arguments. Operators are named after `path`."""
+        """Return the function for recording a call of `module`, and this function's extra arguments."""
         self._base = self._free(path)
         self._bases.setdefault(path, []).append(self._base)
         if isinstance(module, Operation):

@@ -78,7 +78,7 @@ class _Layers(nn.Module):
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return the random bits for dropout from `begin`, or new ones. Return None if nothing is dropped."""
+        """Return the random bits that `begin` has set, or else new ones. Return None if nothing is dropped."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
@@ -126,7 +126,7 @@ class TransformerEncoder(_Layers):
         self.seq_length = seq_length
 
     def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, None]:
-        """Return the encoder's output (BSD), and None where MindSpore returns cached keys and values.
+        """Return the encoder's output (BSD) and None. In place of None, MindSpore returns cached keys and values.
 
         `attention_mask` (BSS) is 1 if a position (second dim) may attend to another (third dim), and 0 otherwise.
         Without a mask, every position attends to every other.
@@ -189,7 +189,7 @@ class TransformerDecoder(_Layers):
         encoder_output: Tensor,
         memory_mask: Tensor | None = None,
     ) -> tuple[Tensor, None]:
-        """Return the decoder's output (BTD), and None where MindSpore returns cached keys and values.
+        """Return the decoder's output (BTD) and None. In place of None, MindSpore returns cached keys and values.
 
         Masks are 1 where a target position may attend: `decoder_mask` (BTT) to targets, `memory_mask` (BTS) to sources.
 

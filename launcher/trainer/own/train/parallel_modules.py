@@ -20,7 +20,7 @@ from launcher.trainer.own.train.configs import EmbeddingOpParallelConfig, OpPara
 
 
 def check_shape(tensor: Tensor, shape: Sequence[int | None], what: str) -> None:
-    """Raise a UsageError if a tensor does not have the expected shape, where None matches any length."""
+    """Raise a UsageError if `tensor` does not have the given shape. None in `shape` matches any length."""
     is_right = tensor.dim() == len(shape) and all(
         want is None or have == want for have, want in zip(tensor.shape, shape, strict=True)
     )

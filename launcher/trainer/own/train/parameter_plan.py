@@ -135,7 +135,7 @@ def apply_plan(
 
 
 def stages_of_network(network: nn.Module, settings: NetworkSettings, pp: int) -> tuple[Stage, ...]:
-    """Divide the Transformer's layers into pipeline stages, by `parallel.stages` or else by cost.
+    """Divide the Transformer's layers into pipeline stages as in `parallel.stages`, or by cost if it is not set.
 
     Raises:
         RefusedLayoutError: there are fewer layers than stages.

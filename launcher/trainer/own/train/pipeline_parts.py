@@ -23,7 +23,7 @@ from launcher.trainer.own.train.parallel_modules import CrossEntropyLoss, DrawnD
 
 
 def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
-    """Return one module for each pipeline stage, which computes this stage's part of a traced network.
+    """Return one module for each pipeline stage. The module computes the stage's part of a traced network.
 
     A module takes the network's arguments; after the first stage, it also takes the previous stage's output, RECEIVED.
     Its Transformer still has all layers.

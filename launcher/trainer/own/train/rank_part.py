@@ -183,7 +183,7 @@ class DividedNetwork:
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the loss masks in training mode (True) and evaluation mode (False). Unknown masks are None."""
+        """Return the loss masks by mode: True for training, False for evaluation. Unknown masks are None."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -240,7 +240,7 @@ class DividedNetwork:
         return value
 
     def _check_cut(self, found: TracedNetwork | None) -> None:
-        """Raise a RefusedLayoutError if a sharded parameter may be used by code that does not support sharding."""
+        """Raise a RefusedLayoutError if code that does not support sharding could use a sharded parameter."""
         mp, dims = self._world.mp.size, self.plan.dims
         if mp == 1:
             return

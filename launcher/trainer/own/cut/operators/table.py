@@ -132,7 +132,7 @@ MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType
 
 
 def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
-    """Return the function that records calls of `target`, and True if such calls change an input in place.
+    """Return the function that records calls of `target`, and whether these calls change an input in place.
 
     `target` is a function or a method's name. Return None if it is unknown.
     """
@@ -148,12 +148,12 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
 
 
 def described_module(module: nn.Module) -> Described | None:
-    """Return the function that records calls of `module`, and its arguments. Return None for an unknown class."""
+    """Return the function for recording calls of `module`, and this function's extra arguments, or None if unknown."""
     return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return a 1-tuple with the result of a call that tracing can answer, such as a shape. Otherwise return None.
+    """Return a 1-tuple with the result of a call if tracing knows it, for example a shape. Otherwise return None.
 
     Calls that return the tensor itself, such as `contiguous`, are also known.
     """
