@@ -122,7 +122,7 @@ def get_ready(
 
 
 def at_place(request: Request, server_index: int) -> Request:
-    """Return the request for this server, with the server's index and network interface filled in. May block."""
+    """Return a copy of the request with this server's index and network interface filled in. May block."""
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})

@@ -256,7 +256,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:
-    """Replace a file atomically. It is not synced to disk, because every rank writes a heartbeat each second."""
+    """Replace a file atomically. Do not sync it to disk, because each rank's heartbeat is replaced every second."""
     aside = path.with_name(f".{path.name}.mirrored")
     try:
         aside.touch(mode=mode)

@@ -190,7 +190,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict if servers cannot reach each other. Blame the network, unless the culprit is stopped."""
+        """Return the verdict if servers cannot reach each other. Blame the network unless the culprit is suspended."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

@@ -112,7 +112,7 @@ def attempt_table(number: int) -> str:
 
 
 def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
-    """Return the request for only the devices and the layout of `allotment`. Servers without devices are removed."""
+    """Restrict the request to the devices and layout of `allotment`. Servers without devices are removed."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
     kept = _indices(cluster, request.cluster)
     return replace(

@@ -72,7 +72,7 @@ def run_variables(
 
 
 def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
-    """Return the RANK_TABLE_FILE variable of ranks. If there is no table, the variable is removed for them."""
+    """Return the RANK_TABLE_FILE variable of ranks. If there is no table, ranks do not get the variable."""
     if path is None:
         return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
     return Variable(

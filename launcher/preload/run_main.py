@@ -228,7 +228,7 @@ def _forget_file(program: Program) -> None:
 
 
 def show_command_line(words: list[str]) -> None:
-    """Change the command line that `ps` shows, up to the length of the original command line."""
+    """Change the command line that `ps` shows. It is cut to the length of the original command line."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

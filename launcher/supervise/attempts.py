@@ -50,7 +50,7 @@ class LocalAttempt:
 
 
 class Attempts:
-    """Starts and ends the attempts of a run on this server. Each attempt starts the ranks anew."""
+    """Starts and ends the attempts of a run on this server. Each attempt starts all ranks again."""
 
     present: LocalAttempt
     rank_group: RankGroup
@@ -149,7 +149,7 @@ class Attempts:
         return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
-        """Return the scripts of ranks that run `python SCRIPT` and have not written a failure.json, by global rank."""
+        """Return the script of each rank that runs `python SCRIPT` and has not written a failure.json."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
@@ -244,7 +244,7 @@ class ArrivalNotes:
 
 
 def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
-    """Append a record to an `arrivals` file. If the log was truncated and the file is long, empty the file first."""
+    """Append a record to an `arrivals` file. Empty a long file first if the log was truncated (`is_anew`)."""
     descriptor = os.open(arrivals, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     try:
         size_bytes = os.fstat(descriptor).st_size

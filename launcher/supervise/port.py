@@ -80,7 +80,7 @@ def _bind(family: socket.AddressFamily, number: int, *, reuse: bool) -> socket.s
 
 
 def reason_of(error: OSError, port: int) -> str:
-    """Return why a port is unavailable, such as "Address already in use, by process 7 (python serve.py)"."""
+    """Describe why a port is unavailable, for example "Address already in use, by process 7 (python a.py)"."""
     reason = error.strerror or str(error)
     if error.errno != errno.EADDRINUSE or (pid := holder_of(port)) is None:
         return reason

@@ -233,7 +233,7 @@ class RunGroup:
             _move(pid, self._directory)
 
     def let_out(self, pid: int) -> bool:
-        """Move a process without its child processes out of the group. Return False if that fails."""
+        """Move a process, but not its child processes, out of the group. Return False if that fails."""
         if self._directory is None or pid in self._let_out:
             return True
         if not _move(pid, self._directory.parent):

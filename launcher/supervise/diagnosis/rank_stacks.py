@@ -159,7 +159,7 @@ class _Question:
         self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the stack, or None if it has not arrived. If `patient` is set, wait for other requests."""
+        """Return the stack, or None if it has not arrived. If `patient`, let requests of other processes finish."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
