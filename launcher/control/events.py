@@ -95,7 +95,7 @@ class EndingLeftovers:
 
 @frozen
 class AttemptEnded:
-    """All processes of the attempt on a server have ended, except any that cannot be killed."""
+    """All processes of the attempt on a server have ended. Processes that cannot be killed are ignored."""
 
     server: int
     attempt: int

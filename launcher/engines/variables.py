@@ -132,7 +132,7 @@ def laid_over(
     decided: Iterable[Variable],
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
-    """Merge the variables that tlaunch sets or removes. Later arguments win, but inherited values replace defaults."""
+    """Merge variables that tlaunch sets or removes. Later arguments win, except that `inherited` beats `defaults`."""
     chosen = {
         one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
         if one.name in inherited

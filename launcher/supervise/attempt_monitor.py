@@ -193,7 +193,7 @@ class AttemptMonitor:
                 self._wait_for_leftovers()
 
     def over(self, *, childless: bool) -> bool:
-        """Return True if all processes of this attempt have ended, except any that cannot be killed."""
+        """Return True if all processes of this attempt have ended. Processes that cannot be killed are ignored."""
         if self._collector:
             return False
         if self.ender.is_unkillable:

@@ -43,7 +43,7 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Return the port that the user chose without reserving it. Raise UsageError if the port cannot be used."""
+    """Check that the user's port can be used, and return it without reserving it. Raises UsageError."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:

@@ -125,7 +125,7 @@ class ReachProbes:
             self._listener.close()
 
     def _until(self) -> float:
-        """Return the deadline for responses (monotonic). It is `MIN_LARGE_S` after the last large packet or later."""
+        """Return the monotonic deadline for responses. It is at least `MIN_LARGE_S` after the last large packet."""
         sent = (probe.large_s + MIN_LARGE_S for probe in self._open.values() if probe.large_s is not None)
         return max(self._deadline, max(sent, default=0.0))
 

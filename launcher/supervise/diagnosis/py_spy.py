@@ -73,7 +73,7 @@ class PySpy:
 
     @classmethod
     def useful(cls, pid: int) -> bool:
-        """Return True if `pid` is a Python process that an installed py-spy may inspect."""
+        """Return True if `pid` is a Python process and py-spy is installed and has permission to inspect it."""
         try:
             program = os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))  # noqa: PTH115, PTH119
         except OSError:
