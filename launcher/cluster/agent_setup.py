@@ -36,7 +36,7 @@ ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported i
 
 @frozen
 class AgentSetup:
-    """The result of preparing a server for a run: the spec, digests of the program and perhaps a port for rank 0."""
+    """The result of preparing a server for a run, for example the run's spec and digests of the program."""
 
     spec: RunSpec
     server_index: int

@@ -38,7 +38,7 @@ Word = TypeVar("Word")
 
 
 class PassingRefusalError(TlaunchError):
-    """The coordinator refuses this machine for now; another try may succeed."""
+    """The coordinator refuses this machine for now, but the machine may try again."""
 
 
 class RunOverError(TlaunchError):

@@ -76,7 +76,7 @@ class ServersRecorder(RunRecorder):
 
 
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[events.TimestampedEvent]:
-    """Parse an event from an agent, correct its time, and yield it if the run's record needs it.
+    """Parse an event from an agent and correct its time. Yield the event if the run's record needs it.
 
     `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """

@@ -70,7 +70,7 @@ class Registration:
 
     @property
     def has_agents_left(self) -> bool:
-        """True until all agents have sent their last message. Servers that are joining a started run do not count."""
+        """True until all agents have sent their last message. Servers that join after the start do not count."""
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:

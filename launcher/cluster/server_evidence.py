@@ -38,7 +38,7 @@ _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
 class ServerEvidence:
-    """The servers' reports for one attempt, and the lost servers. Servers are identified by index."""
+    """The reports of servers about one attempt, and the servers that were lost. Servers are identified by index."""
 
     def __init__(
         self,

@@ -150,7 +150,7 @@ class ServerJoined:
 
 @frozen
 class EngineExited:
-    """An engine has exited. The possible reasons are derived from its exit status and its output."""
+    """An engine has exited. Possible reasons were derived from the engine's exit status and output."""
 
     cancelled: str | None = None  # how a user, a time limit or another job ended it
     killed: Verdict | None = None

@@ -137,7 +137,7 @@ def is_local(name: str) -> bool:
 
 
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
-    """Check that the rank table has `rank` on this machine. Return a warning, or None if the machine matches.
+    """Check that the rank table places `rank` on this machine. Return a warning, or None if the machine matches.
 
     `said`: the server named by the user. `local_size`: number of ranks that the engine started here, if known.
 

@@ -124,7 +124,7 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
 
 
 def renew_main(program: Program, born_with: dict[str, Any]) -> None:
-    """Create a new `__main__` module for the program. A forked rank does so after `gc.freeze`.
+    """Create a new `__main__` module for the program. In a forked rank, call this after `gc.freeze`.
 
     Objects held by a frozen module would never be finalised: files, for instance, would not be flushed.
     """

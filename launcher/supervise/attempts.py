@@ -228,7 +228,7 @@ class ArrivalNotes:
         self._due_s = 0.0  # monotonic
 
     def look(self, *, at_last: bool = False) -> None:
-        """Record which logs have grown. Unless `at_last` is set, check at most every `NOTE_EVERY_S` seconds."""
+        """Record which logs have grown. Look at most once every `NOTE_EVERY_S` seconds, unless `at_last` is True."""
         now_s = time.monotonic()
         if now_s < self._due_s and not at_last:
             return

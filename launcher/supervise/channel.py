@@ -55,7 +55,7 @@ class Channel:
 
     @property
     def is_local(self) -> bool:
-        """True if the other side is on this machine, so that both ends have the same address."""
+        """True if the other side is on this machine. Both ends then have the same address."""
         with suppress(OSError):
             return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
         return False

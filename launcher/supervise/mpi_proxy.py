@@ -58,7 +58,7 @@ class MemberLeft:
 
 @frozen
 class MemberRefused:
-    """A process was refused because it is not a rank of this server or sent invalid data."""
+    """A process was refused because it is not a rank of this server or because it sent invalid data."""
 
     reason: str
 

@@ -18,7 +18,7 @@ _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # other errors may mean that t
 
 @frozen
 class HeldPort:
-    """A port number and the socket that reserves the port. `holder` is None if the port is not reserved."""
+    """A port number, and the socket `holder` that reserves the port. `holder` is None if no socket reserves it."""
 
     number: int
     holder: socket.socket | None = None

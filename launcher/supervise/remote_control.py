@@ -261,7 +261,7 @@ class LinkServices:
         self._survey.step()
 
     def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
-        """Handle the messages for these services, and yield all other messages."""
+        """Handle messages about uploads and stacks, and yield all other messages."""
         for message in () if self.link is None else self.link.take():
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)

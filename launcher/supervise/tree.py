@@ -228,7 +228,7 @@ class RunGroup:
             self._directory = parent / name
 
     def take_in(self, pid: int) -> None:
-        """Move a process into the group. Child processes that it starts later are in the group, too."""
+        """Move a process into the group. Child processes that the process starts later also belong to the group."""
         if self._directory is not None and not (pid == os.getpid() and own_directory() == self._directory):
             _move(pid, self._directory)
 

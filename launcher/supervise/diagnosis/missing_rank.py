@@ -172,7 +172,7 @@ class _Rules:
         ]
 
     def ended(self) -> list[MissingRank]:
-        """Return the ranks that exited successfully, probably before the first failure.
+        """Return the ranks that exited successfully and probably did so before the first failure.
 
         If every rank but the failed one did, returns an empty list: then the failed rank is the odd one.
         """

@@ -43,7 +43,7 @@ class Target:
 
 
 class Gathering:
-    """Collects the stacks of ranks without blocking. Call `step` each time `timeout_s` has passed, until `done`.
+    """Collects stacks of ranks without blocking. Until `done` is True, call `step` whenever `timeout_s` has passed.
 
     Several processes may request stacks of the same ranks. They take turns by locking stacks.log.
     """
