@@ -94,7 +94,7 @@ class AgentConnection:
     """The coordinator's connection to an agent or a client. Its methods never raise, and only `close` may block."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """Send an authentication challenge. A connection adds itself to `noticed` if it is lost or has unsent data."""
+        """Send an authentication challenge. Later, add this object to `noticed` if it is lost or has unsent data."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, messages.MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()

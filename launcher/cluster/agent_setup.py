@@ -36,7 +36,7 @@ ANY_PORT = 0  # placeholder in a spec, until the server of rank 0 has reported i
 
 @frozen
 class AgentSetup:
-    """The result of preparing a server for a run: the spec, digests of the program and perhaps a port for rank 0."""
+    """The result of preparing a server for a run, for example the run's spec and digests of the program."""
 
     spec: RunSpec
     server_index: int
@@ -122,7 +122,7 @@ def get_ready(
 
 
 def at_place(request: Request, server_index: int) -> Request:
-    """Return the request for this server, with the server's index and network interface filled in. May block."""
+    """Return a copy of the request with this server's index and network interface filled in. May block."""
     servers = servers_with_agents(request.cluster, request.layout, request.supervision).servers
     interface = own_interface(servers, server_index)
     return replace(request, here=server_index, interfaces={} if interface is None else {server_index: interface})

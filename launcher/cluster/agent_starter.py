@@ -107,7 +107,7 @@ class AgentStarter:
             self.engine.forget_words()
 
     def turned_back(self, server_index: int, why: str) -> TlaunchError | None:
-        """Return the error for a server that was lost before the start, or None if a user can start it again."""
+        """Return the error for a server that was lost before ranks started. Return None if a user can restart it."""
         if not self._plan.brings_all:
             self.barrier.hurry()
             return None

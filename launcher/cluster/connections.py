@@ -74,7 +74,7 @@ class Connections:
                 peer.lose(f"nothing was heard from it for {allowed_s:g} s")
 
     def stood_still_s(self, peer: AgentConnection) -> float:
-        """Return the seconds for which this process was suspended if this caused the loss of `peer`, else 0."""
+        """Return how many seconds this process was suspended, or 0 if the loss of `peer` has another cause."""
         still_s, until_s = self._last_still()
         has_answered_since = (peer.pings.answered_ns or 0) >= until_s * 1e9
         return 0.0 if has_answered_since or still_s < self._silence_s - self._pause_s else still_s

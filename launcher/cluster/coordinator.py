@@ -252,7 +252,7 @@ class Coordinator:
     # --- the controller ---
 
     def _report(self, event: events.Event) -> None:
-        """Report an event to the controller and carry out its orders. Report events that the orders produce at once."""
+        """Report an event to the controller and carry out its orders. Also report events that result from an order."""
         for order in self._controller.take(event, time.monotonic(), time.time()):
             if (answer := self._carry_out(order)) is not None:
                 self._report(answer)
@@ -341,5 +341,5 @@ class Coordinator:
             self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return an empty ServerEvidence for a new attempt on `servers`, which list their ranks in that attempt."""
+        """Return an empty ServerEvidence for a new attempt. `servers` have only the devices that the attempt uses."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

@@ -76,7 +76,7 @@ def unreachable(
 
 
 def _answer(process: subprocess.Popen[str], ends: float) -> str:
-    """Wait for a check to end. Return the reason that the server cannot be reached, or "" if it can."""
+    """Wait for a check to end. Return the reason that the server cannot be reached, or "" if the check passed."""
     try:
         _, said = process.communicate(timeout=max(0.1, ends - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -38,7 +38,7 @@ Word = TypeVar("Word")
 
 
 class PassingRefusalError(TlaunchError):
-    """The coordinator refuses this machine for now; another try may succeed."""
+    """The coordinator refuses this machine for now, but the machine may try again."""
 
 
 class RunOverError(TlaunchError):
@@ -63,7 +63,7 @@ class AgentInfo:
 
 
 class Session:
-    """An authenticated connection to the coordinator. Close it, or pass it on with `link`."""
+    """An authenticated connection to the coordinator. Call `close` after use, unless `link` has taken it over."""
 
     def __init__(self, channel: Channel, welcome: messages.Welcome, nonce: str = "") -> None:
         self.welcome = welcome
@@ -98,7 +98,7 @@ class Session:
         program: Mapping[str, str] | None = None,
         meeting: tuple[str, ...] | None = None,
     ) -> BeginAttempt:
-        """Report that this server is ready, and wait until ranks can start. `on_waiting` gets messages about the wait.
+        """Report that this server is ready, and wait until ranks can start. Status messages go to `on_waiting`.
 
         `program` has digests of the program's files, which must be the same on all servers. `meeting` has the
         addresses of MASTER_ADDR on this server.

@@ -42,7 +42,7 @@ class OrphanCleanup:
         report: Callable[[TimestampedEvent], None],
         server_index: int | None = None,
     ) -> None:
-        """Prepare the cleanup. `server_index` is the server of the agent, or None if the run has only one."""
+        """Prepare the cleanup. `server_index` is the agent's server. It is None if the run has a single server."""
         self._server_index = server_index or 0
         self._coordinates = server_index is None
         self._spec = spec

@@ -38,7 +38,7 @@ class LostAgents:
 
     @property
     def until(self) -> float:
-        """The monotonic time until which ranks of lost agents may be running, or 0 if there are none."""
+        """The monotonic time until which ranks of lost agents may keep running, or 0 if there are no lost agents."""
         return max(self._until.values(), default=0.0)
 
     def note(self, agent: str, seconds: float) -> None:
@@ -58,7 +58,7 @@ class LostAgents:
 
 
 def report_freed(address: tuple[str, int], token: str, agent: str, seconds: float) -> bool:
-    """Try for `seconds` to report to the coordinator that this server's ranks have ended. Return True on success."""
+    """Report to the coordinator that this server's ranks have ended. Retry for `seconds`. Return True on success."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -26,7 +26,7 @@ HINT = (
 
 
 def resolved_meeting(spec: RunSpec, request: Request) -> tuple[str, ...] | None:
-    """Resolve MASTER_ADDR on this server and return its addresses. Return None if ranks do not resolve it.
+    """Resolve MASTER_ADDR on this server and return its addresses. Return None if ranks need not resolve it.
 
     Empty if it cannot be resolved. Ranks do not resolve an address, or any name if they use MPI. Blocks for at most
     `patience_s(1)` and a few seconds.

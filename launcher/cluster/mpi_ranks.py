@@ -51,7 +51,7 @@ class ProcessPlace:
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Split the ranks into ranges on the same server. Return the server and length of each range, in rank order."""
+    """Split the ranks into ranges that are each on one server. Return the server and length of each, in rank order."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple((index, sum(1 for _ in same)) for index, same in found)

@@ -84,7 +84,7 @@ class _ProbeServer:
             self._handler.serve()
 
     def _answer(self) -> None:
-        """Send the answer if the thread has finished, and start on the next question."""
+        """Send the answers that are ready. If no thread is running, start one for the next question."""
         while not self._answers.empty():
             os.read(self._wakes, 1)
             self._is_answering = False

@@ -41,7 +41,7 @@ POLL_S = 0.05
 
 
 class ProbeEngines:
-    """The engines of an examination. The key of an engine is the only server it starts, or None for all servers."""
+    """The engines of an examination. Each starts an agent on one server (key: its index) or on all (key: None)."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -118,10 +118,10 @@ PER_SERVER_S = 0.1  # additional time for each server that a server has to reach
 
 
 class ProbeSession:
-    """Examines all servers, as the Transport that launcher/doctor/examine.py uses. Always call `close`."""
+    """Examines all servers. It implements the Transport of launcher/doctor/examine.py. Always call `close`."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
-        """Prepare a session. `alone` returns the command for one agent, and is None if servers are started by hand."""
+        """Prepare a session. `alone` returns the command for one agent. It is None if users start the agents."""
         self.join_failures: dict[int, join_failure.JoinFailure] = {}
         self.objections: list[tuple[int | None, TlaunchError]] = []  # errors of servers that joined but do not fit
         self._plan = plan

@@ -76,7 +76,7 @@ class ServersRecorder(RunRecorder):
 
 
 def passed_on(line: str, ahead_ns: int, server: Server, server_index: int) -> Iterator[events.TimestampedEvent]:
-    """Parse an event from an agent, correct its time, and yield it if the run's record needs it.
+    """Parse an event from an agent and correct its time. Yield the event if the run's record needs it.
 
     `ahead_ns`: how far the server's clock is ahead. Invalid lines and events of other servers' ranks are dropped.
     """
@@ -256,7 +256,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 def _replace(path: Path, data: bytes, written_ns: int, mode: int) -> None:
-    """Replace a file atomically. It is not synced to disk, because every rank writes a heartbeat each second."""
+    """Replace a file atomically. Do not sync it to disk, because each rank's heartbeat is replaced every second."""
     aside = path.with_name(f".{path.name}.mirrored")
     try:
         aside.touch(mode=mode)

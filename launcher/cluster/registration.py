@@ -70,7 +70,7 @@ class Registration:
 
     @property
     def has_agents_left(self) -> bool:
-        """True until all agents have sent their last message. Servers that are joining a started run do not count."""
+        """True until all agents have sent their last message. Servers that join after the start do not count."""
         return any(not peer.done and (peer.has_begun or not self.has_begun) for peer in self.peers.values())
 
     def unlike(self) -> TlaunchError | None:
@@ -174,7 +174,7 @@ class Registration:
     def take_first_words(
         self, peer: AgentConnection, pass_on: Callable[[messages.Message], object]
     ) -> TlaunchError | None:
-        """Process the first message of a new agent. Return the agent's error or None. `pass_on` gets other messages."""
+        """Process the first message of a new agent, and return its error or None. Pass other messages to `pass_on`."""
         assert peer.server_index is not None, "it has been welcomed"
         for message in peer.take():
             if isinstance(message, messages.Ready):

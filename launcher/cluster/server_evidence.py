@@ -38,7 +38,7 @@ _ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 
 
 class ServerEvidence:
-    """The servers' reports for one attempt, and the lost servers. Servers are identified by index."""
+    """The reports of servers about one attempt, and the servers that were lost. Servers are identified by index."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict if servers cannot reach each other. Blame the network, unless the culprit is stopped."""
+        """Return the verdict if servers cannot reach each other. Blame the network unless the culprit is suspended."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

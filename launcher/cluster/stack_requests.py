@@ -37,7 +37,7 @@ class StacksRelay:
     """Relays requests for stack traces from authenticated clients to all agents. Never blocks."""
 
     def __init__(self, key: str, servers: Sequence[Server], peers: Mapping[int, AgentConnection]) -> None:
-        """Relay requests to the agents in `peers`, by server index. If `key` is empty, refuse all requests."""
+        """Relay requests to the agents in `peers` (keys: server indices). If `key` is empty, refuse all requests."""
         self._key = key
         self._servers = servers
         self._peers = peers
@@ -101,7 +101,7 @@ class CoordinatorUnreachableError(TlaunchError):
 def ask_stacks(
     endpoint: ControlEndpoint, ranks: tuple[tuple[int, int], ...] | None
 ) -> tuple[Sequence[SurveyAnswer], Mapping[str, str]]:
-    """Return the stacks of all ranks, and the reason for each server that did not answer, by server id.
+    """Return the stacks of all ranks, and a mapping from each server without an answer to the reason.
 
     Blocks for up to `CONNECT_S` seconds per address and `ANSWER_S` per answer. Raises CoordinatorUnreachableError.
     """

@@ -36,7 +36,7 @@ class DiskStalls:
         return None
 
     def remark(self, now_s: float) -> str | None:
-        """Describe a stall in the last `RECENT_S` seconds for a verdict. Return None if there was none."""
+        """Return a remark for the verdict if a disk stalled in the last `RECENT_S` seconds, else None."""
         if self.under_way:
             return self._silence()
         if self._ended_s is None or now_s - self._ended_s > RECENT_S:

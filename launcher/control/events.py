@@ -22,7 +22,7 @@ PAUSES, CONTINUES = signal.SIGTSTP, signal.SIGCONT
 
 
 def ends_run(number: int, supervision: Supervision) -> bool:
-    """Return True if a signal ends the run. Signals that are forwarded to ranks do not, except SIGQUIT."""
+    """Return True if a signal ends the run. SIGQUIT always does. Other forwarded signals do not."""
     return number == KILLS_AT_ONCE or number in ASKS_TO_STOP.difference(supervision.forward_signals)
 
 
@@ -53,7 +53,7 @@ class CannotBegin:
 
 @frozen
 class RankFailed:
-    """A rank has failed or hangs, and its server has not sent its evidence yet."""
+    """A rank has failed or hangs. Its server has not sent the evidence yet."""
 
     server: int
 
@@ -95,7 +95,7 @@ class EndingLeftovers:
 
 @frozen
 class AttemptEnded:
-    """All processes of the attempt on a server have ended, except any that cannot be killed."""
+    """All processes of the attempt on a server have ended. Processes that cannot be killed are ignored."""
 
     server: int
     attempt: int
@@ -150,7 +150,7 @@ class ServerJoined:
 
 @frozen
 class EngineExited:
-    """An engine has exited. The possible reasons are derived from its exit status and its output."""
+    """An engine has exited. Possible reasons were derived from the engine's exit status and output."""
 
     cancelled: str | None = None  # how a user, a time limit or another job ended it
     killed: Verdict | None = None

@@ -180,7 +180,7 @@ class ReachCheck:
 
 
 def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[Pair]:
-    """Return the pairs of servers to check: all pairs, or a linear number of pairs if there are many servers."""
+    """Return the pairs of servers to check. For many servers, the number of pairs grows only linearly."""
     if len(indices) <= ALL_PAIRS:
         return list(itertools.combinations(indices, 2))
     known = set(indices)

@@ -84,7 +84,7 @@ class Membership:
         return DevicesChanged(tuple(sorted(left_out)), (), f"server {name} was lost {count} times")
 
     def note_return(self, server: int, now_s: float) -> float:
-        """Record the return of a server. Return the seconds until the ranks are restarted to use it."""
+        """Record that a server is back. Return the seconds until ranks are restarted to use the server."""
         losses = len(self._losses.get(server, ()))
         pause_s = min(MAX_PAUSE_S, PAUSE_S * 2.0 ** max(0, losses - 1))
         self._returned[server] = now_s + pause_s

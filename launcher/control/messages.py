@@ -161,7 +161,7 @@ class AgentFailed:
 
 @frozen
 class Freed:
-    """The ranks of an agent that had lost the coordinator have ended (see launcher/cluster/lost_agents.py)."""
+    """An agent lost the coordinator, and its ranks have now ended (see launcher/cluster/lost_agents.py)."""
 
     proof: str  # proves that the agent knows the run's token
     agent: str  # the nonce of its Hello

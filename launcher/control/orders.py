@@ -111,7 +111,7 @@ class GatherServers:
 
 @frozen
 class Close:
-    """End the driver, after a `Finish` order that contains the outcome of the run."""
+    """End the driver. An earlier `Finish` order contained the outcome of the run."""
 
 
 Order = (

@@ -90,7 +90,7 @@ class Outcome:
 
     @property
     def is_resizing(self) -> bool:
-        """True while ranks that have not failed are being ended to restart them on other devices."""
+        """True while healthy ranks are being ended because they will be restarted on other devices."""
         return self.restarts and self._verdict is None
 
     @property
@@ -136,7 +136,7 @@ class Outcome:
         self.record(Trouble(f"server {self._setup.server_ids[loss.server]} {how}: {loss.why}"))
 
     def note_engine_end(self, engine: EngineExited) -> None:
-        """Blame the engine if it ended its agents without a request from a person."""
+        """Blame the engine if it ended its agents without being asked by a person."""
         if not self.stopped_by_server:
             return
         if engine.cancelled:  # not a failure

@@ -81,7 +81,7 @@ def wants_own_table(cluster: Cluster, used: Cluster, engine: str | None) -> bool
 
 
 def servers_with_agents(cluster: Cluster, layout: Layout, supervision: Supervision) -> Cluster:
-    """Return a cluster of the servers that have ranks, or of all servers if the run is elastic."""
+    """Return a cluster with only the servers that have ranks. For an elastic run, return all servers."""
     return used_cluster(cluster, layout.world_size) if supervision.elastic is None else cluster
 
 
@@ -112,7 +112,7 @@ def attempt_table(number: int) -> str:
 
 
 def attempt_request(request: Request, allotment: DeviceAssignment) -> Request:
-    """Return the request for only the devices and the layout of `allotment`. Servers without devices are removed."""
+    """Restrict the request to the devices and layout of `allotment`. Servers without devices are removed."""
     cluster = allotted_cluster(request.cluster, allotment.devices)
     kept = _indices(cluster, request.cluster)
     return replace(
@@ -172,7 +172,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
 
 
 def draft(request: Request, *, name: str, master_port: int, own_table: str | None = None) -> tuple[Draft, ...]:
-    """Return every rank in order, with the origins of its variables. See `assemble` for `own_table` and errors."""
+    """Return all ranks in order, with the origins of their variables. For `own_table` and errors see `assemble`."""
     request = replace(request, inherited_env=dict(request.inherited_env))  # os.environ decodes on every access
     used, run_dir = _used(request), request.runs_dir / name
     master = _master_addr(used), master_port

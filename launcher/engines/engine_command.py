@@ -15,7 +15,7 @@ START_DIRECTORY = Path("/")
 
 @frozen
 class EngineCommand:
-    """The command of one mpirun or srun that starts the agents."""
+    """An mpirun or srun command that starts the agents."""
 
     engine: str  # for people: "Open MPI 4.1.4", "Slurm 22.05.8"
     argv: tuple[str, ...]

@@ -107,7 +107,7 @@ def local_servers(servers: Sequence[Server], host: Host) -> tuple[Server, ...]:
 
 
 def doubt(server: Server, host: Host) -> str | None:
-    """Return a warning if this machine does not look like the table's only server, or None."""
+    """Return a warning if this machine does not seem to be the table's only server, else None."""
     address = address_of(server.server_id)
     # Names that no machine can have: a space, 0.0.0.0, 10.*.*.1.
     is_placeholder = _HOST_NAME.fullmatch(server.server_id) is None if address is None else address.is_unspecified
@@ -137,7 +137,7 @@ def is_local(name: str) -> bool:
 
 
 def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, local_size: int | None) -> str | None:
-    """Check that the rank table has `rank` on this machine. Return a warning, or None if the machine matches.
+    """Check that the rank table places `rank` on this machine. Return a warning, or None if the machine matches.
 
     `said`: the server named by the user. `local_size`: number of ranks that the engine started here, if known.
 
@@ -200,7 +200,7 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """Return the server's names and addresses that this machine also has. localhost counts only for a single server."""
+    """Return the names and addresses that the server and this machine share. localhost counts only if `alone`."""
     facts: set[Address | str] = set()
     for name in names_of(server):
         address = address_of(name)

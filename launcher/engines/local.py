@@ -123,7 +123,7 @@ def _supervise(spec: RunSpec, server_index: int, head: LauncherLink, facts: Mapp
 
 
 def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
-    """Fork a process that runs `work` and exits with its result. It has the same requirements as `start_agent`."""
+    """Fork a process that runs `work` and exits with its result. The conditions of `start_agent` apply."""
     spare_bystanders()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for

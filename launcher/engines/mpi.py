@@ -70,7 +70,7 @@ class Mpirun:
 
 @frozen
 class _Words:
-    """The options of one mpirun dialect for the features that tlaunch needs in every dialect."""
+    """How one mpirun dialect spells the options that tlaunch needs in every dialect."""
 
     options: tuple[tuple[str, ...], ...]  # each with its values, as a unit that the same option of the user replaces
     hostfile: str
@@ -219,7 +219,7 @@ def _options_not_given(mpirun: Mpirun, hostfile: Path, cwd: Path, given: Sequenc
 
 
 def _hostfile(dialect: Dialect, servers: Sequence[Server], counts: Sequence[int], host: Host) -> str:
-    """Return the text of a hostfile, with one line per process, or for Hydra one line per server with a count."""
+    """Return the text of a hostfile: one line per process, or one line with a count per server for Hydra."""
     here = local_servers(tuple(dict.fromkeys(servers)), host) if dialect is Dialect.OPEN_MPI_4 else ()
     lines: list[str] = []
     for server, count in zip(servers, counts, strict=True):

@@ -67,7 +67,7 @@ def check_library(
 def variables_under(
     mpirun: Mpirun, argv: Sequence[str], environment: Mapping[str, str], cwd: Path
 ) -> Mapping[str, str]:
-    """Return the variables of `check_library` for servers given by name, before mpirun is started."""
+    """Predict the result of `check_library` before mpirun is started, for servers that are given by name."""
     found = _library(argv, environment, cwd, mentioned=False) if mpirun.is_open_mpi_4 else None
     return {} if found is None else engine_rank.variables_for(found[1], by_open_mpi_4=True)
 

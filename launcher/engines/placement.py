@@ -40,7 +40,7 @@ class Node:
 
 @frozen
 class Machine:
-    """The cores that this process may use. Invariant: at least one node; no cpu in two nodes."""
+    """The cores that this process may use. There is at least one node, and no cpu is in two nodes."""
 
     nodes: tuple[Node, ...]
 
@@ -115,7 +115,7 @@ def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
 
 
 def _ranks_per_node(local_world_size: int, machine: Machine) -> list[int]:
-    """Return the number of ranks per node: in proportion to the node's cores, but at least one if possible.
+    """Return the number of ranks of each node, in proportion to its cores. If possible, each node gets a rank.
 
     Equal nodes get equal numbers; a remainder goes to the first nodes: 5 ranks on 2 nodes are 3 and 2. With 4 ranks, a
     node of 6 cores and one of 2 get 3 and 1. No node gets more ranks than cores while another one has a free core.

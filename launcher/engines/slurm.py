@@ -81,7 +81,7 @@ def slurm_command(
 
 
 def nodes_of(allocation: Allocation, servers: Sequence[Server], host: Host | None = None) -> tuple[str, ...]:
-    """Return the name of the allocated node for each server. If their names differ, blocks while resolving.
+    """Return the name of the allocated node for each server. May block to resolve names that do not match.
 
     `servers` may contain a server several times, if ranks are assigned to servers in turn.
     Raises RefusedLayoutError if a server is not a node of the allocation, or matches several.

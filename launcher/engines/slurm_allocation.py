@@ -94,7 +94,7 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
-    """Return the number of GPUs per node, or None. In a batch job it is known only for the first node."""
+    """Return the number of GPUs per node, or None if it is unknown. In a batch job, this is the first node's number."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count

@@ -69,7 +69,7 @@ def kill_wait_s(environment: Mapping[str, str]) -> float | None:
 
 
 def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """Return `supervision` with the time when Slurm will kill the job, or with no limit if Slurm does not answer."""
+    """Return `supervision` with the time when Slurm will kill the job, or None if that time is unknown."""
     waits_s = kill_wait_s(environment)
     try:
         left_s = time_left_s(allocation, environment)

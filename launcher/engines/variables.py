@@ -72,7 +72,7 @@ def run_variables(
 
 
 def table_variable(used: Cluster, path: Path | None, *, whole: bool) -> Variable:
-    """Return the RANK_TABLE_FILE variable of ranks. If there is no table, the variable is removed for them."""
+    """Return the RANK_TABLE_FILE variable of ranks. If there is no table, ranks do not get the variable."""
     if path is None:
         return Variable(env.RANK_TABLE_FILE, None, Origin.REMOVED, "this run has no rank table")
     return Variable(
@@ -132,7 +132,7 @@ def laid_over(
     decided: Iterable[Variable],
     user_env: Mapping[str, str],
 ) -> tuple[Variable, ...]:
-    """Merge the variables that tlaunch sets or removes. Later arguments win, but inherited values replace defaults."""
+    """Merge variables that tlaunch sets or removes. Later arguments win, except that `inherited` beats `defaults`."""
     chosen = {
         one.name: Variable(one.name, inherited[one.name], Origin.INHERITED, f"yours; tlaunch would set {one.value}")
         if one.name in inherited

@@ -118,7 +118,7 @@ class Ending:
         return ["__main__", *own] if "__main__" in sys.modules else own
 
     def _take_apart(self, own: list[str]) -> bool:
-        """Do steps 2 to 4 of the module docstring. Return True if CPython has nothing left to finalise."""
+        """Remove the rank's own modules and flush its streams. Return True if CPython has nothing left to finalise."""
         if not _are_flushed():
             return False
         for number in range(1, _signal.NSIG):

@@ -12,7 +12,7 @@ _ACCELERATORS = ("torch.cuda", "torch.xpu", "torch_npu.npu", "torch_mlu.mlu")
 
 
 def why_unsafe() -> str | None:
-    """Return why a fork is unsafe, such as "started 2 threads", or None if it is safe."""
+    """Describe why a fork would be unsafe, for example "started 2 threads". Return None if it is safe."""
     threads = _threads_after_a_fork() if _threads() > 1 else 1
     if threads > 1:
         return f"started {threads - 1} thread{'s' if threads > 2 else ''}"

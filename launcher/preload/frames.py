@@ -94,7 +94,7 @@ def where_of_exit(found: list[tuple[str, int, str]]) -> str | None:
 
 
 def innermost(frames: Sequence[T], file_of: Callable[[T], str]) -> T:
-    """Return the last frame in the program's own code, or the last frame of all if there is none."""
+    """Return the last frame in the program's own code, or the last frame if none is in the program's code."""
     return next((frame for frame in reversed(frames) if is_of_program(file_of(frame))), frames[-1])
 
 
@@ -161,7 +161,7 @@ def _frame(place: tuple[str, int, str]) -> str:
 
 
 def place_of_syntax_error(error: BaseException | None) -> list[tuple[str, int, str]]:
-    """Return the file and line of a SyntaxError in the form of `places`. Other exceptions give an empty list."""
+    """Return the file and line of a SyntaxError, as a list like `places`. For other exceptions, the list is empty."""
     if isinstance(error, SyntaxError) and isinstance(error.filename, str) and isinstance(error.lineno, int):
         return [(error.filename, error.lineno, "")]
     return []

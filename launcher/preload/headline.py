@@ -21,7 +21,7 @@ _LAST_BYTES = 4096
 
 
 class Headline:
-    """A copy of the engine's stderr, on which the first failure of a run is printed."""
+    """A duplicate of the engine's stderr descriptor. The first failure of a run is printed there."""
 
     def __init__(self, descriptor: int, device_dir: str) -> None:
         self._descriptor = descriptor

@@ -230,12 +230,12 @@ def _masked_word(word: str) -> str:
 
 
 def _hides(name: str, value: str) -> bool:
-    """Return True if a value must be masked because of its name. Counts and flags are not masked."""
+    """Return True if the value of `name` must be masked. Counts and flags are not masked."""
     return is_secret(name) and (_NEVER_COUNTS.search(name) is not None or not _COUNT.fullmatch(value))
 
 
 def _masked_values(pattern: re.Pattern[str], text: str) -> str:
-    """Mask the values of secret names in a text. Other values are searched too, as in `Error: password: x`."""
+    """Mask the values of secret names in a text. Search other values, too: `Error: password: x` contains a secret."""
     pieces, done, start = [], 0, 0
     while match := pattern.search(text, start):
         shown = _masked_value(match)

@@ -124,7 +124,7 @@ def prepare(program: Program, born_with: dict[str, Any]) -> None:
 
 
 def renew_main(program: Program, born_with: dict[str, Any]) -> None:
-    """Create a new `__main__` module for the program. A forked rank does so after `gc.freeze`.
+    """Create a new `__main__` module for the program. In a forked rank, call this after `gc.freeze`.
 
     Objects held by a frozen module would never be finalised: files, for instance, would not be flushed.
     """
@@ -228,7 +228,7 @@ def _forget_file(program: Program) -> None:
 
 
 def show_command_line(words: list[str]) -> None:
-    """Change the command line that `ps` shows, up to the length of the original command line."""
+    """Change the command line that `ps` shows. It is cut to the length of the original command line."""
     try:
         with open("/proc/self/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -242,7 +242,7 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
 
 
 def _draw_again() -> None:
-    """Reseed random number generators and keys, so that no two ranks share them."""
+    """Reseed random number generators and renew keys, so that each rank has different ones."""
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
         numpy_random.seed()  # `random` reseeds itself after a fork

@@ -243,9 +243,9 @@ class Agent:
 
 
 def identity_of(pid: int) -> ProcessId:
-    """Return the identity of a process. If /proc is missing, the identity lacks the start time."""
+    """Return the identity of a process. On a system without /proc, it does not contain the start time."""
     return identify(pid) or ProcessId(pid, 0, os.uname().nodename, "")
 
 
 def _nothing() -> None:
-    """Do nothing. This is the callback of events that only wake up the loop."""
+    """Do nothing. This is the callback for events that only have to wake up the event loop."""

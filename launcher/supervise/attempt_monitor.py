@@ -55,7 +55,7 @@ class AttemptMonitor:
     def __init__(
         self, rank_group: RankGroup, progress_monitor: ProgressMonitor, ender: RankEnder, *, others: bool
     ) -> None:
-        """Start to monitor a group of ranks. `others` means that the run has ranks on other servers."""
+        """Start monitoring a group of ranks. `others` is True if the run also has ranks on other servers."""
         self._rank_group = rank_group
         self._progress_monitor = progress_monitor
         self._spawner = rank_group.spawner
@@ -174,7 +174,7 @@ class AttemptMonitor:
         return min((seconds for seconds in due_s if seconds is not None), default=None)
 
     def step(self, *, childless: bool) -> None:
-        """Continue to monitor or shut down the ranks. `childless` means that the agent has no child processes left."""
+        """Monitor the ranks or shut them down. `childless` is True if the agent has no child processes left."""
         if self._collector:
             self._collector.step()
         elif not (self.ender.has_started or self._rank_group.all_ended):
@@ -193,7 +193,7 @@ class AttemptMonitor:
                 self._wait_for_leftovers()
 
     def over(self, *, childless: bool) -> bool:
-        """Return True if all processes of this attempt have ended, except any that cannot be killed."""
+        """Return True if all processes of this attempt have ended. Processes that cannot be killed are ignored."""
         if self._collector:
             return False
         if self.ender.is_unkillable:
@@ -244,7 +244,7 @@ class AttemptMonitor:
 
 
 class RankEnder(Ending):
-    """Shuts down an attempt's ranks and their child processes, but not the processes that must outlive the ranks.
+    """Shuts down an attempt's ranks and their child processes, but keeps the processes that are still needed.
 
     With `may_repeat`, the fork server is kept, because ranks may be forked again after this attempt. MindSpore's
     scheduler is kept until no rank is running.

@@ -50,7 +50,7 @@ class LocalAttempt:
 
 
 class Attempts:
-    """Starts and ends the attempts of a run on this server. Each attempt starts the ranks anew."""
+    """Starts and ends the attempts of a run on this server. Each attempt starts all ranks again."""
 
     present: LocalAttempt
     rank_group: RankGroup
@@ -149,7 +149,7 @@ class Attempts:
         return changed
 
     def _programs(self, run_dir: RunDir) -> dict[int, Path]:
-        """Return the scripts of ranks that run `python SCRIPT` and have not written a failure.json, by global rank."""
+        """Return the script of each rank that runs `python SCRIPT` and has not written a failure.json."""
         programs: dict[int, Path] = {}
         for rank in self.present.ranks:
             script = next((word for word in rank.argv[1:] if not word.startswith("-")), "")
@@ -228,7 +228,7 @@ class ArrivalNotes:
         self._due_s = 0.0  # monotonic
 
     def look(self, *, at_last: bool = False) -> None:
-        """Record which logs have grown. Unless `at_last` is set, check at most every `NOTE_EVERY_S` seconds."""
+        """Record which logs have grown. Look at most once every `NOTE_EVERY_S` seconds, unless `at_last` is True."""
         now_s = time.monotonic()
         if now_s < self._due_s and not at_last:
             return
@@ -244,7 +244,7 @@ class ArrivalNotes:
 
 
 def _note(arrivals: str, record: bytes, *, is_anew: bool) -> None:
-    """Append a record to an `arrivals` file. If the log was truncated and the file is long, empty the file first."""
+    """Append a record to an `arrivals` file. Empty a long file first if the log was truncated (`is_anew`)."""
     descriptor = os.open(arrivals, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
     try:
         size_bytes = os.fstat(descriptor).st_size

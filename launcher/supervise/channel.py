@@ -55,7 +55,7 @@ class Channel:
 
     @property
     def is_local(self) -> bool:
-        """True if both ends have the same address, so the other side is on this machine."""
+        """True if the other side is on this machine. Both ends then have the same address."""
         with suppress(OSError):
             return bool(self._connection.getpeername()[0] == self._connection.getsockname()[0])
         return False
@@ -66,7 +66,7 @@ class Channel:
 
     @property
     def has_message(self) -> bool:
-        """True if the receive buffer, which selectors do not see, contains a message."""
+        """True if a complete message is already in the receive buffer. Selectors cannot see this buffer."""
         return self._received.find(b"\n", self._searched) >= 0
 
     def send(self, message: Message) -> None:
@@ -122,7 +122,7 @@ class Channel:
         return None
 
     def wait_for(self, deadline: float) -> Iterator[Message]:
-        """Yield messages as they arrive, and raise TimeoutError at `deadline` (monotonic)."""
+        """Yield messages as they arrive until `deadline` (monotonic), then raise TimeoutError."""
         while (left_s := deadline - time.monotonic()) > 0:
             if not self.has_message:
                 self._wait(select.POLLIN | (select.POLLOUT if self._to_send else 0), left_s)

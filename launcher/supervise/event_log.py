@@ -78,7 +78,7 @@ class EventLog:
 
     @property
     def backlog(self) -> bool:
-        """True if events wait to be sent to the launcher. Call `send` once the pipe to the launcher is writable."""
+        """True if there are unsent events for the launcher. Call `send` once the pipe to the launcher is writable."""
         return self._head_fd is not None and bool(self._for_head)
 
     def send(self) -> None:

@@ -27,7 +27,7 @@ MAX_BYTES = 4 << 20  # enough for thousands of servers with all their devices
 
 
 class Exclusions:
-    """The file of excluded devices. The file contains device names, but methods use ranks of the full rank table."""
+    """The file of excluded devices. It lists names, but methods identify devices by rank in the full rank table."""
 
     def __init__(
         self, path: Path, servers: Sequence[Server], excluded: Sequence[int], report: Callable[[str], object]
@@ -81,7 +81,7 @@ class Exclusions:
         self._excluded |= frozenset(change.left_out)
 
     def _add_unwritten(self) -> None:
-        """Add the devices that the run has excluded to the file. If that fails, a later check tries again."""
+        """Write newly excluded devices to the file. If writing fails, a later check tries again."""
         applied, before = self._state, self._stat()
         try:
             lines = self._names(sorted(self._excluded)) if before is None else self._read().splitlines()
@@ -118,7 +118,7 @@ class Exclusions:
         return True
 
     def _stat(self) -> tuple[int, int, int] | None:
-        """Return values that change with the file, or None if neither a file nor a symbolic link exists."""
+        """Return values that show whether the file has changed, or None if there is no file and no symbolic link."""
         for look in (os.stat, os.lstat):
             with suppress(OSError):
                 found = look(self._path)
@@ -130,7 +130,7 @@ class WatchedExclusions:
     """Reads and writes the file of excluded devices in a `Disk` thread, so that the event loop does not block."""
 
     def __init__(self, spec: RunSpec, elastic: Elastic, disk: Disk, record: Callable[[Trouble], object]) -> None:
-        """Write the initial file. Problems with the file are passed to `record` in the event loop."""
+        """Write the initial file. The event loop passes problems with the file to `record`."""
         self._disk, self._record = disk, record
         self._found: deque[tuple[int, frozenset[int]]] = deque()  # number of the run's earlier changes, and devices
         self._troubles: deque[str] = deque()

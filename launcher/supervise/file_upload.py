@@ -56,7 +56,7 @@ FINISH_S = 20.0  # for the remaining data at the end
 
 
 class FileUpload:
-    """Uploads files of one server's ranks to the coordinator. Call `step` each time `timeout_s` has passed."""
+    """Uploads the files of this server's ranks to the coordinator. Call `step` each time `timeout_s` has passed."""
 
     def __init__(
         self, run_dir: RunDir, global_ranks: Collection[int], link: Link, *, follows_another: bool = False
@@ -150,9 +150,9 @@ class FileUpload:
             file.close()
 
     def _is_held(self, file: _File) -> bool:
-        """Return True if a file common to all ranks must wait until the run directory is known not to be shared.
+        """Return True if the upload of a file must wait until it is known whether servers share the run directory.
 
-        Several servers write to such a file, so its acknowledgements cannot show that.
+        Files common to all ranks wait: several servers write them, so their acknowledgements cannot show it.
         """
         if file.kind not in OF_ALL_RANKS or file.asks or self._apart:
             return False

@@ -135,7 +135,7 @@ class ForkServer:
 
     @property
     def waiting_for_s(self) -> float:
-        """The seconds since the oldest pending request or the last response, or 0 if no request is pending."""
+        """The seconds for which requests have been pending without any response, or 0 if no request is pending."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
     def fork(self, requests: Sequence[StartRequest]) -> None:

@@ -60,7 +60,7 @@ class Link:
 
     @property
     def timeout_s(self) -> float | None:
-        """The time until `take` should be called: 0 if there is news, else None."""
+        """Return 0 if `take` should be called at once, or None if there is nothing to take."""
         return 0.0 if self._received or self._ended is not None or self.lost is not None else None
 
     def send(self, message: Message) -> None:

@@ -40,7 +40,7 @@ def hand_over(
     patience_s: float = PATIENCE_S,
     pass_on: Callable[[int], None] | None = None,
 ) -> int | None:
-    """Let the agent start this rank, and return the exit status of the rank. Return None if the agent is lost.
+    """Let the agent start this rank, and return the rank's exit status, or None if the agent was lost.
 
     Blocks. Meanwhile this process ignores the signals that the agent handles, or calls `pass_on` with them. Call this
     last, in the main thread. Raises TlaunchError if no agent listens in time, or a process of another user listens.

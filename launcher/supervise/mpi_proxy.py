@@ -58,7 +58,7 @@ class MemberLeft:
 
 @frozen
 class MemberRefused:
-    """A process was refused because it is not a rank of this server or sent invalid data."""
+    """A process was refused because it is not a rank of this server or because it sent invalid data."""
 
     reason: str
 
@@ -131,7 +131,7 @@ class MpiProxies:
         return {**member.environment, **({DESCRIPTOR: str(member.descriptors[0])} if member.descriptors else {})}
 
     def descriptors_of(self, global_rank: int) -> tuple[int, ...]:
-        """Return the descriptors of this process that only this rank inherits.
+        """Return the descriptors of this process that only the given rank inherits.
 
         This process keeps them open, so the engine does not notice the rank's end before the agent reports it.
         """

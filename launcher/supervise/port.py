@@ -18,7 +18,7 @@ _PORT_TROUBLE = (errno.EADDRINUSE, errno.EACCES)  # other errors may mean that t
 
 @frozen
 class HeldPort:
-    """A port number and the socket that reserves the port. `holder` is None if the port is not reserved."""
+    """A port number, and the socket `holder` that reserves the port. `holder` is None if no socket reserves it."""
 
     number: int
     holder: socket.socket | None = None
@@ -43,7 +43,7 @@ def hold_port() -> HeldPort:
 
 
 def check_port(number: int) -> HeldPort:
-    """Return the port that the user chose without reserving it. Raise UsageError if the port cannot be used."""
+    """Check that the user's port can be used, and return it without reserving it. Raises UsageError."""
     try:
         _bound_socket(number, reuse=True).close()
     except OSError as error:
@@ -80,7 +80,7 @@ def _bind(family: socket.AddressFamily, number: int, *, reuse: bool) -> socket.s
 
 
 def reason_of(error: OSError, port: int) -> str:
-    """Return why a port is unavailable, such as "Address already in use, by process 7 (python serve.py)"."""
+    """Describe why a port is unavailable, for example "Address already in use, by process 7 (python a.py)"."""
     reason = error.strerror or str(error)
     if error.errno != errno.EADDRINUSE or (pid := holder_of(port)) is None:
         return reason

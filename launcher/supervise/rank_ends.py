@@ -245,7 +245,7 @@ def _perhaps(pid: int) -> bool:
 
 
 def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
-    """Return the mount points of the memory control groups, at most one of each cgroup version."""
+    """Return the mount points of memory control groups, at most one for each cgroup version."""
     found: dict[str, _Mount] = {}
     for mount in mounts(proc):
         is_v1 = mount.kind == "cgroup" and "memory" in mount.options

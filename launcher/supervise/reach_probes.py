@@ -40,7 +40,7 @@ _NO_SUCH_FAMILY = {errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT}
 
 @dataclass
 class _Probe:
-    """An attempt to connect to another server. `echoes` means that it also tests large packets."""
+    """An attempt to connect to another server. `echoes` is True if the attempt also tests large packets."""
 
     server_index: int
     connection: socket.socket
@@ -51,7 +51,7 @@ class _Probe:
 
 
 class ReachProbes:
-    """Checks the connections between this server and others. Call `step` when readable or after `timeout_s`."""
+    """Checks the connections to other servers. Call `step` when `fileno()` is readable or `timeout_s` has passed."""
 
     def __init__(self) -> None:
         self._listener: socket.socket | None = None  # on all addresses of this machine; None if no port is available
@@ -125,7 +125,7 @@ class ReachProbes:
             self._listener.close()
 
     def _until(self) -> float:
-        """Return the deadline for responses (monotonic), at least `MIN_LARGE_S` seconds after the last large packet."""
+        """Return the monotonic deadline for responses. It is at least `MIN_LARGE_S` after the last large packet."""
         sent = (probe.large_s + MIN_LARGE_S for probe in self._open.values() if probe.large_s is not None)
         return max(self._deadline, max(sent, default=0.0))
 

@@ -175,7 +175,7 @@ class RemoteControl:
     # --- shutdown of an attempt ---
 
     def _end_judged(self, order: EndRanks, verdict: Verdict) -> None:
-        """End the ranks of this server after the verdict on a failure, which may be on another server."""
+        """End the ranks of this server because a rank has failed, here or on another server."""
         attempts = self._attempts
         if self._waits:
             is_ended = attempts.over[-1].cause is not Cause.FINISHED
@@ -209,7 +209,7 @@ class RemoteControl:
         self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
-        """Return a verdict from the evidence of this server alone. Its confidence is at most LIKELY."""
+        """Return a verdict that uses only this server's evidence. Its confidence is at most LIKELY."""
         present = self._attempts.present
         here = {rank.global_rank for rank in present.ranks}
         elsewhere = [rank for rank in range(present.world_size) if rank not in here]
@@ -261,7 +261,7 @@ class LinkServices:
         self._survey.step()
 
     def hear(self, running: Mapping[int, int]) -> Iterator[Message]:
-        """Handle the messages for these services, and yield all other messages."""
+        """Handle messages about uploads and stacks, and yield all other messages."""
         for message in () if self.link is None else self.link.take():
             if isinstance(message, ChunkAck) and self._upload is not None:
                 self._upload.take(message)

@@ -140,7 +140,7 @@ class Scheduler:
 
     @property
     def is_missed(self) -> bool:
-        """True if the scheduler has failed, and ranks have had time to fail for the same reason."""
+        """True if the scheduler has failed and ranks have had enough time to fail for the same reason."""
         if self._ended is None:
             return False
         if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:
@@ -199,7 +199,7 @@ def _program(
     is_alone: bool,
     record: Callable[[Trouble], object] = lambda _trouble: None,
 ) -> Program:
-    """Return the scheduler's program and write its env.log. `is_alone` means that no rank is on another server."""
+    """Return the scheduler's program and write its env.log. `is_alone` is True if all ranks are on this server."""
     run_dir = RunDir(spec.run_dir)
     # A machine may resolve its own name to a loopback address, which other servers cannot reach.
     listens_at = of_rank_0[env.MS_SCHED_HOST] if is_alone else EVERY_ADDRESS

@@ -99,7 +99,7 @@ class Slowness:
         return Slow(global_rank, busy_s=_median(own), median_s=_median(usual), steps=STEPS)
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
-        """Return a reference time and the factor above which a rank is slow, or None if there is no other rank."""
+        """Return the usual busy time and the factor above which a rank is slow, or None if there is no other rank."""
         if len(alike) > 2:
             return typical_s, FACTOR
         if len(alike) == 2:

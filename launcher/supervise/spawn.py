@@ -122,7 +122,7 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return variables that differ between the environments and that libraries read only when imported."""
+    """Return variables that have different values in the environments and that libraries read only at import."""
     shared = common(environments)
     names = {name for environment in environments for name in environment if name not in shared}
     return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))

@@ -211,7 +211,7 @@ class Spawner:
 
     @property
     def processes(self) -> Collection[int]:
-        """The pids of processes that must outlive the current ranks to fork the ranks of the next attempt."""
+        """The pids of processes that must outlive the current ranks, because they fork the next attempt's ranks."""
         return self._preload.processes
 
     @property

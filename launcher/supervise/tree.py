@@ -228,12 +228,12 @@ class RunGroup:
             self._directory = parent / name
 
     def take_in(self, pid: int) -> None:
-        """Move a process into the group. Child processes that it starts later are in the group, too."""
+        """Move a process into the group. Child processes that the process starts later also belong to the group."""
         if self._directory is not None and not (pid == os.getpid() and own_directory() == self._directory):
             _move(pid, self._directory)
 
     def let_out(self, pid: int) -> bool:
-        """Move a process without its child processes out of the group. Return False if that fails."""
+        """Move a process, but not its child processes, out of the group. Return False if that fails."""
         if self._directory is None or pid in self._let_out:
             return True
         if not _move(pid, self._directory.parent):

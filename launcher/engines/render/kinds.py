@@ -70,7 +70,7 @@ def no_lone_colon_for_srun(job: Job) -> None:
 
 
 def a_shell_exports_secrets(job: Job) -> None:
-    """Raise if a shell cannot export the name of a secret, whose value would then appear on a command line."""
+    """Raise if a shell cannot export a secret because of its name. Its value would appear on a command line."""
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(

@@ -70,7 +70,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
 
 
 def pods_note(cluster: Cluster) -> str:
-    """Return a warning if the table has addresses, or "". Kubernetes may place pods on other machines."""
+    """Return a warning if the table has addresses, else "". Kubernetes may place pods on other machines."""
     found = next((f"{name} {value}" for server in cluster.servers for name, value in _addresses(server)), None)
     if found is None:
         return ""

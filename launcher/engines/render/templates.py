@@ -56,7 +56,7 @@ def sbatch(value: Any) -> str:
 
 
 def word(value: Any) -> str:
-    """Return `value` for a format without quotes. Raises UsageError for spaces and other unsafe characters."""
+    """Return `value` as text for a format that has no quotes. Raises UsageError for spaces and unsafe characters."""
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
         raise UsageError(

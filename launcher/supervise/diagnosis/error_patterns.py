@@ -171,7 +171,7 @@ def of_log(tail: str) -> Symptom:
 
 
 def unconnected(tail: str) -> str:
-    """Return a log's last message about a failed connection, or an empty string if there are too few messages."""
+    """Return the last message about a failed connection in a log, or "" if only a few short attempts failed."""
     found = [match for line in tail.splitlines() if (match := _UNCONNECTED.search(line))]
     enough = len(found) >= MIN_RETRIES or any(match["tried_long"] for match in found)
     return found[-1][0][:SHOWN_CHARS].strip() if enough else ""

@@ -157,7 +157,7 @@ def _of_logged(evidence: RankEvidence, logged: FoundTraceback) -> FailureSummary
 
 
 def _signal_below_shell(evidence: RankEvidence) -> int | None:
-    """Return the signal that the exit code of a shell shows, or None if it shows no signal."""
+    """Return the signal that ended a shell's command, or None if the shell's exit code does not show a signal."""
     number = (evidence.status or 0) - SHELL_SIGNALLED
     return number if number in _ENDS_COMMANDS else None
 
@@ -267,7 +267,7 @@ _FRAME = re.compile(
 
 
 def explained(kind: str, message: str, traceback: str | None) -> tuple[str, str | None, str | None]:
-    """Return the cause that a MindSpore exception reports, such as an error in a dataset or a line of the network.
+    """Return the cause that a MindSpore exception reports, such as an exception in a dataset.
 
     The values are what happened ("KeyError: 'label of image 40'"); the line in the program's code, unless the traceback
     shows it; and the traceback to show.

@@ -77,7 +77,7 @@ def joins(stack: RankStack | None) -> bool:
 
 
 def hang_at(rank: RankEvidence) -> str | None:
-    """Return a signature for the location of a hang, or None if it is unknown or the rank waits in a collective."""
+    """Return a signature for the location of a hang. Return None for unknown locations and for collectives."""
     if rank.stack is None or rank.stack.in_collective or not rank.stack.place:
         return None
     return f"hang at {rank.stack.place.partition(' in ')[0]}"
@@ -172,7 +172,7 @@ class _Rules:
         ]
 
     def ended(self) -> list[MissingRank]:
-        """Return the ranks that exited successfully, probably before the first failure.
+        """Return the ranks that exited successfully and probably did so before the first failure.
 
         If every rank but the failed one did, returns an empty list: then the failed rank is the odd one.
         """

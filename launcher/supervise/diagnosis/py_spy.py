@@ -48,7 +48,7 @@ def seen_from_outside(found: Stat) -> RankStack:
 
 
 def waited_for(found: Stat) -> Stat:
-    """Return the child process that a shell is waiting for, or the process itself if it is not waiting for one."""
+    """Return the child process that `found` is waiting for. If `found` is not waiting for a child, return `found`."""
     for _ in range(DEEPEST):
         if _system_call(found.pid) not in _CALLS_FOR_CHILDREN:
             break
@@ -73,7 +73,7 @@ class PySpy:
 
     @classmethod
     def useful(cls, pid: int) -> bool:
-        """Return True if `pid` is a Python process that an installed py-spy may inspect."""
+        """Return True if `pid` is a Python process and py-spy is installed and has permission to inspect it."""
         try:
             program = os.path.basename(os.readlink(f"{PROC}/{pid}/exe"))  # noqa: PTH115, PTH119
         except OSError:

@@ -43,7 +43,7 @@ class Target:
 
 
 class Gathering:
-    """Collects the stacks of ranks without blocking. Call `step` each time `timeout_s` has passed, until `done`.
+    """Collects stacks of ranks without blocking. Until `done` is True, call `step` whenever `timeout_s` has passed.
 
     Several processes may request stacks of the same ranks. They take turns by locking stacks.log.
     """
@@ -159,7 +159,7 @@ class _Question:
         self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the stack, or None if it has not arrived. If `patient` is set, wait for other requests."""
+        """Return the stack, or None if it has not arrived. If `patient` is True, another process may ask first."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -192,7 +192,7 @@ class _Question:
             self._spy.close()
 
     def _ask(self, found: Stat, *, patient: bool) -> RankStack | None:
-        """Request the stack by a signal, and return None. If this is impossible, return the state from /proc."""
+        """Send the signal that requests the stack, and return None. If that fails, return the state from /proc."""
         try:
             if not catches(self._pid, STACKS_SIGNAL):
                 program = waited_for(found).pid  # perhaps a child of a shell

@@ -148,7 +148,7 @@ def _blame_failure(
 
 
 def _blame_signal(cause: FailureSummary, summaries: Sequence[FailureSummary]) -> Verdict:
-    """Return a verdict that blames a signal forwarded to all ranks, and no rank."""
+    """Return a verdict that blames no rank, because a signal that was forwarded to all ranks ended them."""
     ended = [one for one in summaries if one.forwarded and one.signature == cause.signature]
     others = [one for one in summaries if one not in ended]
     failures = (*(_failure(one, Role.CAUSE, "") for one in ended), *(_follower(one, cause) for one in others))
@@ -180,7 +180,7 @@ def _confidence(
 
 
 def _another_perhaps_first(cause: FailureSummary, alike: Sequence[FailureSummary]) -> bool:
-    """Return True if a failure in `alike` may have happened before `cause`, unless both times are exact."""
+    """Return True if a failure in `alike` may be earlier than `cause`, because one of the two times is not exact."""
     return any(not (cause.exact and one.exact) and not _surely_before(cause, one) for one in alike)
 
 

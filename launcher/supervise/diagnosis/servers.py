@@ -132,7 +132,7 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
 
 
 def _overlapping(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
-    """Return the ranks whose order of exit is uncertain because their time span overlaps one on another server."""
+    """Return the ranks with an uncertain order of exit, because their time spans overlap spans on other servers."""
     latest: dict[int, float] = {}  # the latest end of a span, for the two servers with the latest ends
     found = set()
     for server_index, since, until, global_rank in spans:
@@ -176,7 +176,7 @@ def own_fault(summaries: Sequence[FailureSummary]) -> FailureSummary | None:
 
 
 def weigh(verdict: Verdict, evidence: Evidence, losses: Sequence[Loss], stalled_ns: int | None) -> LossEffect:
-    """Decide whether the verdict stands or the loss of a server is the root cause.
+    """Decide whether to keep the verdict or to blame the loss of a server instead.
 
     `stalled_ns` is the latest time at which hanging ranks stopped making progress, or None if no rank hangs.
     """

@@ -194,7 +194,7 @@ def _unescaped(text: str) -> str:
 
 
 def _collective(frames: Frames, place: Frame, source: str | None) -> str | None:
-    """Return the function in which the user's code waits for other ranks, or None if it does not wait."""
+    """Return the function in which the user's code waits for other ranks, or None if the code is not waiting."""
     below = list(takewhile(lambda frame: not frame.own, frames))
     inside = [frame for frame in below if frame.collective]
     if any(frame.function == "<module>" for frame in below):  # it is importing a library, perhaps for communication
