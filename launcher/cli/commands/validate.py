@@ -67,7 +67,9 @@ class Checked:
 @consumer_option
 @max_table_size_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")
-@click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
+@click.option(
+    "--color/--no-color", "colour", default=None, help="Use colour.  [default: on a terminal, unless NO_COLOR is set]"
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
 def validate(
     files: tuple[str, ...],

@@ -86,7 +86,7 @@ def _check_not_active(directory: Path) -> None:
     state = look(run_at(root))
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
-            f"{root} is {state.state.value}: its checkpoints cannot be removed before it ends",
+            f"{root} is {state.state.value}: the checkpoints of a run cannot be removed before the run ends",
             hint=f"stop the run with `tlaunch stop {shell_word(str(root))}`, or wait until it ends",
         )
 
