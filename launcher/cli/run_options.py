@@ -292,6 +292,6 @@ def check_server_id(said: str, server_ids: Sequence[str]) -> None:
     """Raise UsageError if no server has the id `said`."""
     if said not in server_ids:
         raise UsageError(
-            f"--server {escaped(said)}: the rank table has no server with this ID",
+            f"--server {escaped(said)}: the rank table has no such server",
             hint=f"choose from {', '.join(map(escaped, server_ids))}",
         )

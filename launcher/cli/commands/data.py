@@ -31,8 +31,8 @@ def data() -> None:
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="French text; another language also works.")
-@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="English text; another language also works.")
+@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French; another language also works.")
+@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English; another language also works.")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),
