@@ -73,12 +73,12 @@ class Explained:
 @click.option(
     "--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Rank to explain.  [default: 0]"
 )
-@click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
+@click.option("--all", "everything", is_flag=True, help="Include environment variables that tlaunch does not set.")
 @click.option(
     "--settings",
     "of_settings",
     is_flag=True,
-    help="Show the settings of the bundled trainer instead, in the format of a --config file. Comments name the source of "
+    help="Show the settings of the bundled trainer in the format of a --config file. Comments name the source of "
     "each setting, and the command that starts the same run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

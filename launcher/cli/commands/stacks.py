@@ -138,7 +138,7 @@ def _answered(
         return Seen({rank.global_rank: rank.pid for rank in ranks}, steps, stacks, unasked)
     if ranks:
         raise TlaunchError(_ended(rank.global_rank for rank in ranks))
-    which = "living rank" if wanted is None else "living rank among the chosen ones"
+    which = "live rank" if wanted is None else "live rank among the chosen ones"
     missing = "".join(f"; {server} is unknown: {why}" for server, why in unasked.items())
     raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe_run(state)}{missing}")
 
@@ -153,7 +153,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
         and is_of_owner(look.process, state.owner, state.run_dir.train_log(look.global_rank))
     }
     if not living:
-        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no living rank on this machine")
+        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no live rank on this machine")
     if wanted is None:
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}

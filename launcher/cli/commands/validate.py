@@ -61,7 +61,7 @@ class Checked:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per file.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with one element per file.")
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @table_chip_option
 @consumer_option

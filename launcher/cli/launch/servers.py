@@ -280,9 +280,8 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     if len(fitting) == 1:
         return servers.index(fitting[0])
     what = "could be any of" if fitting else "is not one of"
-    device_count = sum(len(server.devices) for server in servers)
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
-        hint="if this machine is a server of the table, add --server ID; to start the servers from here, use --engine mpi or "
-        f"--engine slurm; to start all ranks on this machine, replace --rank-table with --devices {device_count}",
+        hint="if this machine is one of the servers, add --server ID; to start all servers from this machine, use --engine "
+        "mpi or --engine slurm",
     )

@@ -29,7 +29,7 @@ CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 table_chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), default="auto", show_default=True,
-    help="Hardware to check the table for. With none, for CPUs and GPUs, violations of Ascend rules are only warnings.",
+    help="Hardware to check the table for. With none (for CPUs and GPUs), violations of Ascend rules are only warnings.",
 )  # fmt: skip
 consumer_option = click.option(
     "--for", "consumer", type=click.Choice(CONSUMER_NAMES), default="hccl", show_default=True,
@@ -167,7 +167,7 @@ RUN_GROUPS = {
         click.option("--data", type=FILE, metavar="PATH", help="Training data: sentence pairs or CIFAR-10 images. `tlaunch data` prepares both."),
         click.option(
             "--resume", type=NAME_OR_PATH, metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
-            help="Resume from a checkpoint. RUN and a directory mean their newest complete checkpoint, and auto means the newest checkpoint of any run with the same settings.",
+            help="Resume from a checkpoint. For a run or a directory, this is its newest complete checkpoint. For auto, it is the newest one of any run with the same settings.",
         ),
         click.option(
             "--save-strategy", is_flag=True,
@@ -214,7 +214,7 @@ RUN_GROUPS = {
     ),
     "Run directory and output": parameters_of(
         runs_dir_option,
-        click.option("--name", metavar="NAME", help="Name of the run; the start time is added in front."),
+        click.option("--name", metavar="NAME", help="Name of the run. The start time is added before it."),
         click.option(
             "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
             help="Output to show: rank0, all, collapse (all ranks, with equal lines shown once), status (a status line) or none.  [default: rank0]",

@@ -108,7 +108,7 @@ def _program_of(config: Path) -> str:
     except OSError as error:
         raise UnreadableError(f"cannot read the trained model's file {config}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise UnreadableError(f"{config} has no valid entry `program`, the name of the model's program") from None
+        raise UnreadableError(f"{config} has no valid entry `program`") from None
     return str(program)
 
 

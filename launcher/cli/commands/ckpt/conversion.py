@@ -93,7 +93,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     help="Checkpoint of the bundled trainer that has the same model. Its settings, tokenizer and training text are reused.",
 )
 @click.option(
-    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Step of the checkpoint.  [default: the step in PATH]"
+    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Training step.  [default: the step stored in PATH]"
 )
 @output_option("New directory for the checkpoint. A name like step-N must match the step.")
 @runs_dir_option

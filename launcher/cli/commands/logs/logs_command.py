@@ -73,14 +73,14 @@ cannot be written; 130 Ctrl-C.
 )
 @click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FIRST_FAILED)),
               help="Show these ranks: 0,3-5, all or first-failed.  [default: all]")  # fmt: skip
-@click.option("--server", metavar="SERVER", help="Show the ranks of one server, given by ID or by number from 0.")
+@click.option("--server", metavar="SERVER", help="Show the ranks of a server, given by its ID or its number (from 0).")
 @click.option(
     "--attempt", type=IntRange(0), metavar="N",
     help="Show only the lines of attempt N. Attempt 0 is the first; attempt 1 follows the first restart.",
 )  # fmt: skip
 @click.option("--since", metavar="TIME", help="Show lines from TIME on, for example 12:00, or 10m for 10 minutes ago.")
 @click.option("--until", metavar="TIME", help="Show lines up to TIME, for example 2026-11-21T12:00 or 21:30 (today).")
-@click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match any REGEX. Repeatable.")
+@click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match at least one REGEX. Repeatable.")
 @click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Drop lines that match. Repeatable.")
 @click.option(
     "-H", "--highlight", multiple=True, metavar="REGEX", help="Highlight matches, without dropping lines. Repeatable."
@@ -98,8 +98,8 @@ cannot be written; 130 Ctrl-C.
 @click.option("--prefix", metavar="PREFIX", help="Text before each line.  [default: the rank, if several are shown]")
 @click.option("--timestamps", is_flag=True, help="Start each line with its time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@click.option("--env", "environment", is_flag=True, help="Show the environment variables of ranks (env.log) instead.")
-@click.option("--scheduler", is_flag=True, help="Show the log of MindSpore's scheduler instead.")
+@click.option("--env", "environment", is_flag=True, help="Show the environment variables of ranks, not their logs.")
+@click.option("--scheduler", is_flag=True, help="Show only the log of MindSpore's scheduler.")
 @click.option(
     "--color/--no-color",
     default=None,

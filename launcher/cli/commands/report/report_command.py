@@ -114,7 +114,7 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
 
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
-        raise UsageError(f"--live follows one run, not {len(runs)}", hint="use one `report --live` for each run")
+        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start `report --live` once per run")
     # Only --live needs this module.
     from launcher.cli.commands.report.live_server import serve
 
