@@ -282,6 +282,6 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     what = "could be any of" if fitting else "is not one of"
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
-        hint="if this machine is one of the servers, add --server ID; to start all servers from this machine, use --engine "
+        hint="if this machine is one of the servers, add --server ID; to start all servers from here, use --engine "
         "mpi or --engine slurm",
     )
