@@ -122,7 +122,7 @@ class _Ended(BaseException):
     epilog=EXIT_CODES,
 )
 @click.option(
-    "--no-config", is_flag=True, envvar=TLAUNCH_NO_CONFIG, help="Read no options from tlaunch.toml or pyproject.toml."
+    "--no-config", is_flag=True, envvar=TLAUNCH_NO_CONFIG, help="Ignore options in tlaunch.toml and pyproject.toml."
 )
 @click.version_option(__version__, prog_name="tlaunch")
 @click.pass_context

@@ -150,7 +150,7 @@ def check_options(options: RunOptions) -> None:
             hint=f"put {them} after COMMAND to pass {them} to that program",
         )
     if options.command and not options.command[0]:
-        raise UsageError("COMMAND is empty", hint="leave it out to start the bundled trainer")
+        raise UsageError("COMMAND is empty", hint="leave COMMAND out to start the bundled trainer")
     if options.exclude and not options.elastic:
         raise UsageError("--exclude needs --elastic", hint="add --elastic")
     _check_engine_options(options)
@@ -164,7 +164,7 @@ def check_options(options: RunOptions) -> None:
 def _check_engine_options(options: RunOptions) -> None:
     if options.elastic and options.by_engine:
         raise UsageError(
-            f"--elastic cannot be combined with --engine {options.engine}: the run ends if one agent is lost",
+            f"--elastic cannot be combined with --engine {options.engine}: with mpirun or srun, a run ends if one agent is lost",
             hint="run the same command on each server without --engine, or use --max-restarts instead of --elastic",
         )
     if options.engine == "mpi" and options.rank_table is None and options.devices is None:
@@ -249,7 +249,7 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UsageError(
                 f"--preload: {module!r} is not a valid module name",
-                hint="separate names with commas, as in `--preload torch,numpy`",
+                hint="separate names with commas, for example `--preload torch,numpy`",
             )
     return modules
 
@@ -272,7 +272,7 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
     if options.by_engine and options.coordinator_port is not None:
         raise UsageError(
             f"--coordinator-port cannot be combined with --engine {options.engine}, which uses a free port",
-            hint="leave it out; it is only for servers that are started by hand",
+            hint="leave out --coordinator-port, which is only for servers that are started by hand",
         )
     if not options.by_engine and options.rank_table is not None:
         said = options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None
@@ -284,7 +284,7 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
         if options.by_engine
         else "needs --rank-table: without a table, this machine is the only server"
     )
-    hint = "leave it out; it is only for servers of a rank table that are started by hand"
+    hint = "leave out --server, which is only for servers of a rank table that are started by hand"
     raise UsageError(f"--server {why}", hint=hint)
 
 

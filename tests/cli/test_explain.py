@@ -161,7 +161,7 @@ def test_settings_that_would_not_start_are_refused(launcher):
     assert "only for the bundled trainer" in launcher.call("explain", "--settings", "--", "true", code=2).stderr
     for option in ("--all", "--rank=0"):
         told = launcher.call("explain", "--settings", option, code=2).stderr
-        assert f"--settings and {option[:6].rstrip('=')}" in told
+        assert f"--settings cannot be combined with {option[:6].rstrip('=')}" in told
 
 
 def test_settings_need_no_data(launcher):

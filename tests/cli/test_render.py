@@ -179,7 +179,7 @@ def test_a_warning_leaves_time_to_run(launcher):
 
     for limit, seconds in {"6": 360, "2:30": 150, "1:00:00": 3600, "0-1": 3600}.items():
         refused = launcher.refused(2, words(limit, "--warn-before", seconds - 60))
-        assert f"--time-limit {limit} is {seconds} s" in refused
+        assert f"--time-limit {limit} ({seconds} s) is too short" in refused
         assert launcher.call(*words(limit, "--warn-before", seconds - 61)).returncode == 0
     assert launcher.call(*words("1-0", "--warn-before", 65535)).returncode == 0
     assert launcher.call(*words("0")).returncode == 0

@@ -98,7 +98,7 @@ def test_ranks_of_another_user_show_no_stack(users):
         run_dir = users.naming(process, OTHER, "rank")
         for caller in (ROOT, ONE):
             done = users.call(caller, "stacks", run_dir.root)
-            assert (done.returncode, "no living rank" in done.stderr) == (1, True), done.stderr
+            assert (done.returncode, "no live rank" in done.stderr) == (1, True), done.stderr
 
 
 @pytest.mark.parametrize("role", ["head", "rank"])

@@ -283,4 +283,4 @@ def test_without_an_engine_nothing_is_started(tmp_path):
     done = tlaunch("exec", "--", "true", cwd=tmp_path)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert "mpirun or srun did not start this process" in done.stderr
-    assert "`tlaunch run` starts ranks itself" in done.stderr
+    assert "without mpirun and srun, use `tlaunch run`" in done.stderr

@@ -31,14 +31,14 @@ def data() -> None:
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French, or another language.")
-@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English, or another language.")
+@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French; another language also works.")
+@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English; another language also works.")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),
     default="train",
     show_default=True,
-    help="Split to write. Duplicate pairs are dropped only from train.",
+    help="Split of the data set to write. Duplicate pairs are dropped only from the train split.",
 )
 @click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
 @click.option(
@@ -47,7 +47,7 @@ def data() -> None:
     default=250,
     show_default=True,
     metavar="N",
-    help="Drop pairs with more than N words in either language.",
+    help="Drop sentence pairs with more than N words in either language.",
 )
 @click.option("--force", is_flag=True, help="Overwrite existing pair files.")
 def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:

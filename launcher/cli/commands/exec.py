@@ -96,7 +96,7 @@ class _Exec(TakesCommand):
 @of_run.server_option
 @of_run.mindspore_option
 @of_run.master_port_option("derived from the job ID")
-@click.option("--no-log", is_flag=True, help="Write no train.log; leave stdout and stderr to the engine.")
+@click.option("--no-log", is_flag=True, help="Do not write train.log. The engine handles stdout and stderr.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
 def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
     """Become one rank of a job that mpirun or srun started.
@@ -109,7 +109,7 @@ def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
         raise UsageError(
             "mpirun or srun did not start this process: OMPI_COMM_WORLD_RANK, PMI_RANK and PMIX_RANK are not set, and this "
             "is not a Slurm step",
-            hint="use `mpirun -n N tlaunch exec ...` or `srun -n N tlaunch exec ...`; `tlaunch run` starts ranks itself",
+            hint="use `mpirun -n N tlaunch exec ...` or `srun -n N tlaunch exec ...`; without mpirun and srun, use `tlaunch run`",
         )
     with reported_once(rank):
         joined = _join(rank, _run_options(options, rank), server or os.environ.get(TLAUNCH_SERVER) or None)

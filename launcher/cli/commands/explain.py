@@ -73,13 +73,13 @@ class Explained:
 @click.option(
     "--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Rank to explain.  [default: 0]"
 )
-@click.option("--all", "everything", is_flag=True, help="Include variables that tlaunch does not set.")
+@click.option("--all", "everything", is_flag=True, help="Include environment variables that tlaunch does not set.")
 @click.option(
     "--settings",
     "of_settings",
     is_flag=True,
-    help="Show the settings of the bundled trainer instead, as a file for --config. Comments give the origin of each setting "
-    "and the command for the same run.",
+    help="Show the settings of the bundled trainer in the format of a --config file. Comments name the source of "
+    "each setting, and the command that starts the same run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -96,7 +96,7 @@ def explain(
     given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
     for name in filter(given.get, given if of_settings else ()):
         raise UsageError(
-            f"--settings and {name} cannot be combined: --settings shows the trainer's settings, {name} variables of ranks"
+            f"--settings cannot be combined with {name}, which applies only to the environment variables of ranks"
         )
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))

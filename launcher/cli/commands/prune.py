@@ -39,12 +39,12 @@ HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
 
 
 @click.command(epilog=EPILOG)
-@click.option("--keep", type=IntRange(min=0), metavar="N", help="Keep the newest N of the runs that would be removed.")
+@click.option("--keep", type=IntRange(min=0), metavar="N", help="Keep the newest N of the selected runs.")
 @click.option(
     "--older-than",
     type=Seconds(min=0),
     metavar="TIME",
-    help="Only runs that ended at least TIME ago, such as 12h or 7d.",
+    help="Select runs that ended at least TIME ago, for example 12h or 7d.",
 )
 @click.option(
     "--state",
@@ -52,7 +52,7 @@ HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
     multiple=True,
     type=click.Choice([state.value for state in OVER]),
     metavar="STATE",
-    help=f"Only runs in this state: {', '.join(state.value for state in OVER)}. Repeatable.",
+    help=f"Select runs in this state: {', '.join(state.value for state in OVER)}. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the runs that would be removed, without removing them.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")

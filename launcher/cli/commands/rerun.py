@@ -67,7 +67,7 @@ class _Rerun(TakesCommand):
 
 
 @click.command(cls=_Rerun, epilog=EPILOG, help=f"Repeat a run, optionally with changed options.\n\n{RUN_HELP}")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask about a run in another directory or of another user.")
+@click.option("-y", "--yes", is_flag=True, help="Repeat runs of other users and directories without asking.")
 @click.option("--dry-run/--no-dry-run", help="Print the command line without running it.")
 @run_argument
 @click.pass_context
@@ -130,7 +130,7 @@ def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
     if not recorded.command:
         message = f"`{arguments[0]}` is not a program, and {name} ran the bundled trainer, which takes settings, not arguments"
-        raise UsageError(message, hint="change a setting with --set KEY=VALUE, without the dashes")
+        raise UsageError(message, hint="change a setting with --set KEY=VALUE; KEY has no leading dashes")
     interpreter = recorded.command[0].rpartition("/")[2]
     if interpreter in SHELLS and any(_COMMANDS.fullmatch(word) for word in recorded.command[1:]):
         raise UsageError(

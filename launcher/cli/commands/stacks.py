@@ -59,8 +59,8 @@ class Seen:
 
 
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
-@click.option("--rank", "ranks", metavar="LIST", help="Show only these ranks, such as 0,3-5.")
-@click.option("--full", is_flag=True, help="Show all frames, and the other threads of each group's first rank.")
+@click.option("--rank", "ranks", metavar="LIST", help="Show only these ranks, for example 0,3-5.")
+@click.option("--full", is_flag=True, help="Show all frames, and all threads of one rank per group of equal stacks.")
 @json_option
 @active_run_argument
 def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path) -> int:
@@ -138,7 +138,7 @@ def _answered(
         return Seen({rank.global_rank: rank.pid for rank in ranks}, steps, stacks, unasked)
     if ranks:
         raise TlaunchError(_ended(rank.global_rank for rank in ranks))
-    which = "living rank" if wanted is None else "living rank among the chosen ones"
+    which = "live rank" if wanted is None else "live rank among the chosen ones"
     missing = "".join(f"; {server} is unknown: {why}" for server, why in unasked.items())
     raise TlaunchError(f"{shown_name(state)} has no {which}: it is {describe_run(state)}{missing}")
 
@@ -153,7 +153,7 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
         and is_of_owner(look.process, state.owner, state.run_dir.train_log(look.global_rank))
     }
     if not living:
-        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no living rank on this machine")
+        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no live rank on this machine")
     if wanted is None:
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}

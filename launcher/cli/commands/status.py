@@ -75,7 +75,7 @@ class RankStatus:
     "--group/--each",
     "groups",
     default=None,
-    help="Show similar ranks in one row, or each in its own.  [default: --group on a terminal with 16 ranks or more]",
+    help="Show similar ranks in one row (--group), or each rank in its own row (--each).  [default: --group on a terminal with 16 ranks or more]",
 )
 @progress_regex_option
 @json_option

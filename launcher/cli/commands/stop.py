@@ -52,7 +52,7 @@ def stop(*, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) 
     except PermissionError:
         raise TlaunchError(
             f"{run_dir.root.name} belongs to another user, and only that user can stop it",
-            hint=f"as root, run `sudo tlaunch stop {shell_word(str(run_dir.root))}`",
+            hint=f"to stop it as root, run `sudo tlaunch stop {shell_word(str(run_dir.root))}`",
         ) from None
     say(_report(stopped, kill=kill))
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:

@@ -123,7 +123,7 @@ def evaluate(
     if len(lines) != references or not lines:
         raise UsageError(
             f"{source} has {counted(len(lines), 'line')}, and {reference} has {references}",
-            hint="use files with the same number of lines, at least one",
+            hint="use two files that have the same number of lines and are not empty",
         )
     with translation_model(runs_dir, model) as (directory, called), TemporaryFile() as results:
         run_translator(

@@ -61,13 +61,15 @@ class Checked:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per file.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with one element per file.")
 @click.option("--strict", is_flag=True, help="Count warnings as errors.")
 @table_chip_option
 @consumer_option
 @max_table_size_option
 @click.option("-q", "--quiet", is_flag=True, help="Print errors and warnings only.")
-@click.option("--color/--no-color", "colour", default=None, help="[default: on a terminal, unless NO_COLOR is set]")
+@click.option(
+    "--color/--no-color", "colour", default=None, help="Use colour.  [default: on a terminal, unless NO_COLOR is set]"
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", shell_complete=complete_files)
 def validate(
     files: tuple[str, ...],

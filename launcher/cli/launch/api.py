@@ -158,7 +158,7 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
     """
     if callable(given):
         hint = "put the function into a script that every rank runs: launch(['python', 'train.py'], ...)"
-        raise errors.UsageError(f"{name} is a function, but ranks are separate processes", hint=hint)
+        raise errors.UsageError(f"{name} is a function, but each rank runs a program in its own process", hint=hint)
     if isinstance(given, str | bytes):
         raise errors.UsageError(f"{name} is a string, not a list of strings", hint=f"write {name}={example}")
     texts = tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in given)

@@ -88,7 +88,7 @@ def _refuse_several() -> None:
         with reported_once(task):
             raise UsageError(
                 f"srun started this command {task.world_size} times; each copy would launch the whole job",
-                hint="run it without srun, or with `srun --ntasks=1 --overlap`; use `tlaunch exec` if srun should start each rank",
+                hint="run this command without srun, or with `srun --ntasks=1 --overlap`; to start each rank with srun, use `tlaunch exec`",
             )
 
 

@@ -190,7 +190,7 @@ def _scheduler(
     if way == "cluster" and given:
         raise UsageError(
             f"--env {given[0]} cannot be combined with --mindspore cluster: tlaunch sets this variable itself",
-            hint="leave it out, or use --mindspore off and start a scheduler yourself",
+            hint="leave the variable out, or use --mindspore off and start a scheduler yourself",
         )
     if way == "cluster" and program.recipe is not None:
         raise UsageError(

@@ -113,7 +113,7 @@ class Program:
             return None if self.python is None else modules_to_preload(self.python, self.cwd, self.environment)
         if self.python is None:
             raise UsageError(
-                f"--preload: {self.argv[0]} is not a Python command whose ranks can be forked",
+                f"--preload: {self.argv[0]} is not a Python command, so its ranks cannot be forked",
                 hint="start it as `python script.py` or `python -m module`, or leave out --preload",
             )
         return preloaded_modules(named)

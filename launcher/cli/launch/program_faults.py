@@ -78,7 +78,7 @@ def _missing_program(program: Program) -> UnreadableError | None:
             hint=f"add the directory: -- ./{name}" if by_itself else by_interpreter,
         )
     meant = did_you_mean(near(name, sorted(_programs_on(search)), limit=1))
-    return UnreadableError(f"{name}: {reason}", hint=meant or "give the path of a program that is not on PATH")
+    return UnreadableError(f"{name}: {reason}", hint=meant or "if the program is not on PATH, give its path")
 
 
 def _no_program(program: Program, search: str) -> UnreadableError | None:
@@ -125,7 +125,7 @@ def _without_interpreter(program: Program, found: str, interpreter: str) -> Unre
     if interpreter.endswith("\r"):
         return UnreadableError(
             f"{name} has Windows line endings (CR LF), so its #! line names an interpreter that does not exist",
-            hint=f"remove them: sed -i 's/\\r$//' {shell_word(found)}",
+            hint=f"convert the line endings: sed -i 's/\\r$//' {shell_word(found)}",
         )
     hint = f"correct that line, or name an interpreter: -- {_started_by(program.argv)}"
     if " " in interpreter:  # the kernel passes everything after `env` as one word
@@ -140,7 +140,7 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
     example = {"Python": "python train.py"}.get(name, f"{name} FILE")
     return UnreadableError(
         f"COMMAND is {name} without a program; it would read one from standard input, which is /dev/null in ranks",
-        hint=f"name a file (an empty variable?): -- {example}",
+        hint=f"give a program, for example `-- {example}`; check for an empty shell variable",
     )
 
 
@@ -172,12 +172,12 @@ def _missing_script(program: Program) -> UnreadableError | None:
 def _missing_module(program: Program) -> UnreadableError | None:
     assert program.python is not None
     if not (target := program.target):
-        hint = "name a module after -m (an empty variable?): -- python -m train"
+        hint = "give a module, for example `-- python -m train`; check for an empty shell variable"
         return UnreadableError("the module name after -m is empty, so ranks cannot run it", hint=hint)
     if (name := missing_module(program.python, program.cwd, program.environment)) is None:
         return None
     if name == f"{target}.__main__":
-        hint = f"name a module in it: -- python -m {target}.train"
+        hint = f"name a module in the package: -- python -m {target}.train"
         return UnreadableError(f"{target} is a package without a __main__.py, so ranks cannot run it", hint=hint)
     if os.path.isfile(program.cwd / target):  # noqa: PTH113 - Path.is_file raises for long names
         hint = f"start a file without -m: -- python {shell_word(target)}"

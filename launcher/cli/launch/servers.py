@@ -138,7 +138,7 @@ def open_endpoint(host: Host, chosen_port: int | None) -> tuple[socket.socket, E
     except OSError as error:
         raise UsageError(
             f"port {chosen_port} cannot be used: {reason_of(error, chosen_port or ANY_PORT)}",
-            hint="use another port on every server with --coordinator-port N; another run may use this one",
+            hint="if another run uses this port, choose another port with --coordinator-port N on every server",
         ) from error
     port = listener.getsockname()[1]
     addresses = reachable(host) if chosen_port is None else ("127.0.0.1",)
@@ -280,10 +280,9 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     if len(fitting) == 1:
         return servers.index(fitting[0])
     what = "could be any of" if fitting else "is not one of"
-    device_count = sum(len(server.devices) for server in servers)
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
-        hint="run the command on every server (use --server ID to name this one), or start all servers from here with "
-        f"--engine mpi or --engine slurm; use `tlaunch run --dry-run` to see each rank's command, or --devices {device_count} "
-        "for as many ranks on this machine",
+        hint="if this machine is one of the servers, add --server ID; to start all servers from here, use --engine "
+        "mpi or --engine slurm; to start as many ranks on this machine only, use --devices "
+        f"{sum(len(server.devices) for server in servers)}",
     )

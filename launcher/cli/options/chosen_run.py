@@ -46,7 +46,7 @@ active_run_argument = _run_argument(complete_active_runs)  # shells complete onl
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 progress_regex_option = click.option(
     "--progress-regex", metavar="REGEX",
-    help="Read progress from matching lines, as in `tlaunch run`.  [default: the run's own --progress-regex]",
+    help="Read progress from lines that match REGEX, as `tlaunch run` does.  [default: the --progress-regex of the run]",
 )  # fmt: skip
 
 

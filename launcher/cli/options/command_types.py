@@ -117,15 +117,15 @@ class TakesCommand(click.Command):
         if ends_there and not command:
             raise UsageError(
                 "COMMAND is missing after `--`",
-                hint=f"name the program (an empty variable?), or leave out `--` to {self.without}",
+                hint=f"give a program (check for an empty shell variable), or leave out `--` to {self.without}",
             )
         words = command[: command.index("--")] if "--" in command else command
         is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT
         if DRY_RUN in words and "dry_run" in ctx.params and not is_said:
             raise UsageError(
-                f"{DRY_RUN} after COMMAND would be passed to the program, and ranks would start",
-                hint=f"write `{ctx.command_path} {DRY_RUN} ...` to start no ranks; write "
-                f"`{ctx.command_path} --no-dry-run ...` if it is an option of the program",
+                f"{DRY_RUN} after COMMAND is an argument of the program, so ranks would start",
+                hint=f"to start no ranks, write `{ctx.command_path} {DRY_RUN} ...`; to pass {DRY_RUN} to the program, write "
+                f"`{ctx.command_path} --no-dry-run ...`",
             )
         return rest
 

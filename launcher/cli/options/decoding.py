@@ -10,15 +10,15 @@ from launcher.cli.options.types import FloatRange, IntRange
 decoding_options = together(
     click.option(
         "--beam", type=IntRange(min=1, max=1000), default=5, show_default=True, metavar="N",
-        help="Beam width: hypotheses kept per sentence; 1 is greedy search.",
+        help="Beam width: number of hypotheses kept per sentence. 1 means greedy search.",
     ),
     click.option(
         "--alpha", type=FloatRange(min=0, max=10), default=1.0, show_default=True, metavar="A",
-        help="Length penalty: a hypothesis of n tokens scores log p / n^A.",
+        help="Length penalty: a hypothesis of n tokens has the score log p / n^A.",
     ),
     click.option(
         "--batch-tokens", type=IntRange(min=1), default=2048, show_default=True, metavar="N",
-        help="Source tokens per batch, including padding.",
+        help="Number of source tokens per batch, including padding.",
     ),
     click.option(
         "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,

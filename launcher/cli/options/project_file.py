@@ -184,7 +184,7 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
     safe = (os.path.realpath(at_home(each)) for each in named if each)
     if stranger is not None and "*" not in named and os.path.realpath(directory) not in safe:
         raise UsageError(
-            f"{escaped(path)} belongs to {called(stranger)} and would set options of your commands",
+            f"{escaped(path)} belongs to {called(stranger)}, so tlaunch does not trust the options of this project",
             hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
         )
 

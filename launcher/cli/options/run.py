@@ -29,11 +29,11 @@ CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 table_chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), default="auto", show_default=True,
-    help="Hardware to check for; with none (CPU, GPU), violations of Ascend rules are warnings.",
+    help="Hardware to check the table for. With none (for CPUs and GPUs), violations of Ascend rules are only warnings.",
 )  # fmt: skip
 consumer_option = click.option(
     "--for", "consumer", type=click.Choice(CONSUMER_NAMES), default="hccl", show_default=True,
-    help="Program that will read the table; its own rules are checked, too.",
+    help="Program that will read the table. The rules of this program are checked, too.",
 )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def _keep(_context: click.Context, _option: click.Parameter, size_bytes: int | N
 max_table_size_option = click.option(
     "--max-table-size", type=Size(MIN_TABLE_BYTES), metavar="SIZE", envvar=TLAUNCH_MAX_TABLE_SIZE,
     expose_value=False, callback=_keep,
-    help=f"Largest rank table to accept.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
+    help=f"Maximum size of a rank table.  [default: ${TLAUNCH_MAX_TABLE_SIZE} or 40M]",
 )  # fmt: skip
 
 
@@ -75,11 +75,11 @@ engine_words_option = click.option(
 )
 server_option = click.option(
     "--server", metavar="ID",
-    help=f"This machine's server_id in the table.  [default: ${TLAUNCH_SERVER}, or the entry with its address or name]",
+    help=f"This machine's server_id in the table.  [default: ${TLAUNCH_SERVER}, or the server with this machine's address or host name]",
 )  # fmt: skip
 coordinator_port_option = click.option(
     "--coordinator-port", type=IntRange(1, 65535), metavar="N",
-    help=f"Port on which the server of rank 0 listens, with --engine hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
+    help=f"With --engine hand, the port on which the server of rank 0 listens.  [default: {DEFAULT_COORDINATOR_PORT}]",
 )  # fmt: skip
 chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
@@ -115,9 +115,9 @@ def master_port_option(default: str) -> Callable[[Command], Command]:
 
 mindspore_option = click.option(
     "--mindspore", type=click.Choice(MINDSPORE_WAYS), default="auto", metavar="HOW",
-    help="How MindSpore ranks find each other: cluster (through a scheduler started with rank 0, as msrun does), rank-table "
-    "(Ascend, without a scheduler) or off.  [default: auto: if COMMAND imports mindspore, rank-table with a table and "
-    "Ascend devices, else cluster]",
+    help="How MindSpore ranks find each other: through a scheduler (cluster), through the rank table (rank-table), or not "
+    "at all (off). If COMMAND imports mindspore, auto uses the rank table on Ascend devices, and a scheduler otherwise.  "
+    "[default: auto]",
 )  # fmt: skip
 layout_options = together(
     click.option(
@@ -164,25 +164,25 @@ RUN_GROUPS = {
         click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]"),
         click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="TOML file with settings of the bundled trainer."),
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
-        click.option("--data", type=FILE, metavar="PATH", help="Training data: sentence pairs, or CIFAR-10's images (`tlaunch data` prepares them)."),
+        click.option("--data", type=FILE, metavar="PATH", help="Training data: sentence pairs or CIFAR-10 images. `tlaunch data` prepares both."),
         click.option(
             "--resume", type=NAME_OR_PATH, metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
-            help="Resume from a checkpoint, or from the newest complete one of a run or directory; auto: the newest of any run with the same settings.",
+            help="Resume from a checkpoint. For a run or a directory, this is its newest complete checkpoint. For auto, it is the newest one of any run with the same settings.",
         ),
         click.option(
             "--save-strategy", is_flag=True,
-            help="Record one training step: every rank's operators, layouts and collectives. `tlaunch plan operators` shows them.",
+            help="Record the operators, layouts and collectives of every rank in one training step. `tlaunch plan operators` shows the record.",
         ),
-        click.option("--profile", is_flag=True, help="Trace five training steps into device*/profile.json."),
+        click.option("--profile", is_flag=True, help="Write a trace of five training steps to device*/profile.json."),
     ),
     "Ranks": parameters_of(
         env_option,
-        click.option("--preload", metavar="MODULE,...", help="Import these modules once and fork the ranks.  [default: detected from COMMAND]"),
+        click.option("--preload", metavar="MODULE,...", help="Import these modules once, and then fork the ranks.  [default: detected from COMMAND]"),
         click.option("--no-preload", is_flag=True, help="Start a new Python process for every rank."),
         mindspore_option,
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
-            help="Bind each rank to a NUMA node (numa), to its own cores (core), or not (none).  [default: auto]",
+            help="Bind each rank to a NUMA node (numa), to its own cores (core), or to nothing (none).  [default: auto]",
         ),
         master_port_option("free"),
         click.option(
@@ -201,7 +201,7 @@ RUN_GROUPS = {
         ),
         click.option(
             "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
-            help="Treat a rank as hung after this time without progress: print all stacks, then restart or exit with 124.",
+            help="Treat a rank as hung if it makes no progress for this time. tlaunch then prints all stacks, and restarts the ranks or exits with 124.",
         ),
         click.option(
             "--elastic", is_flag=True,
@@ -209,22 +209,22 @@ RUN_GROUPS = {
         ),
         click.option(
             "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
-            help="With --elastic, exclude a server or one of its devices; to change this later, edit `excluded` in the run directory. Repeatable.",
+            help="With --elastic, exclude a server or one of its devices. To change this during the run, edit the file `excluded` in the run directory. Repeatable.",
         ),
     ),
     "Run directory and output": parameters_of(
         runs_dir_option,
-        click.option("--name", metavar="NAME", help="Name of the run; the start time is added in front."),
+        click.option("--name", metavar="NAME", help="Name of the run. The start time is added before it."),
         click.option(
             "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-            help="Output to show: rank0, all, collapse (equal lines once), status (one line) or none.  [default: rank0]",
+            help="Output to show: rank0, all, collapse (all ranks, with equal lines shown once), status (a status line) or none.  [default: rank0]",
         ),
         click.option(
             "--progress-regex", metavar="REGEX",
-            help="Read progress from lines that match; named groups: step, last_step, epoch, loss, tokens_per_s.",
+            help="Read progress from lines that match REGEX. Its named groups can be step, last_step, epoch, loss and tokens_per_s.",
         ),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
-        click.option("-v", "--verbose", is_flag=True, help="Also print decisions and their reasons."),
+        click.option("-v", "--verbose", is_flag=True, help="Also print the choices that tlaunch makes, and their reasons."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
         click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment without starting it."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),

@@ -106,9 +106,9 @@ def _program_of(config: Path) -> str:
     try:
         program = read_json(config)["program"]
     except OSError as error:
-        raise UnreadableError(f"{config}, which every trained model has, cannot be read: {error.strerror}") from None
+        raise UnreadableError(f"cannot read the trained model's file {config}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise UnreadableError(f"{config} has no valid entry `program`, which names the model's program") from None
+        raise UnreadableError(f"{config} has no valid entry `program`") from None
     return str(program)
 
 

@@ -46,11 +46,7 @@ also fewer than N checkpoints, or checkpoints of different trainings.
 @click.command(epilog=EPILOG)
 @click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @output_option("New directory for the model.")
-@click.option(
-    "--optimizer",
-    is_flag=True,
-    help="Also write the optimizer's moments: optimizer.safetensors, with first_moment/NAME and so on.",
-)
+@click.option("--optimizer", is_flag=True, help="Also write the optimizer's moments to optimizer.safetensors.")
 @click.option(
     "--average",
     type=click.IntRange(min=2),
@@ -62,7 +58,8 @@ def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None
     """Merge the shards of a checkpoint into one model."""
     if average is not None and optimizer:
         raise UsageError(
-            "--average cannot be combined with --optimizer: averages have no moments", hint="leave --optimizer out"
+            "--average cannot be combined with --optimizer: averaged weights have no optimizer moments",
+            hint="leave --optimizer out",
         )
     paths = resolve_checkpoints(runs_dir, checkpoint)
     check_new(output, paths[0])
@@ -109,6 +106,6 @@ def _averaged_with_bar(paths: Sequence[Path], count: int, reference: str) -> Ite
             fewer = f"use --average {len(stored)}" if len(stored) > 1 else "leave --average out"
             raise UsageError(
                 f"--average {count}: {paths[0].parent} has {counted(len(stored), 'intact checkpoint')}",
-                hint=f"{fewer}, or keep more with checkpoint.every_steps and checkpoint.keep",
+                hint=f"{fewer}; to keep more checkpoints in the next run, use the settings checkpoint.every_steps and checkpoint.keep",
             )
         yield AveragedBoxes(stored)

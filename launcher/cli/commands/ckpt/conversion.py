@@ -90,10 +90,10 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     type=NAME_OR_PATH,
     required=True,
     metavar="CHECKPOINT",
-    help="Checkpoint of the bundled trainer with the same model. Provides settings, tokenizer and training text.",
+    help="Checkpoint of the bundled trainer that has the same model. Its settings, tokenizer and training text are reused.",
 )
 @click.option(
-    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Step of the checkpoint.  [default: the step in PATH]"
+    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Training step.  [default: the step stored in PATH]"
 )
 @output_option("New directory for the checkpoint. A name like step-N must match the step.")
 @runs_dir_option
@@ -111,10 +111,10 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
             f"{path} does not exist", hint="give the directory or .ckpt file that the other tool wrote"
         )
     if path.is_dir() and form == MINDSPORE:
-        raise UsageError(f"{path} is a directory, but MindSpore writes files", hint=f"use --format {DCP}")
+        raise UsageError(f"{path} is a directory, but a MindSpore checkpoint is a file", hint=f"use --format {DCP}")
     if path.is_file() and form == DCP:
         raise UsageError(
-            f"{path} is a file, but torch.distributed.checkpoint writes directories", hint=f"use --format {MINDSPORE}"
+            f"{path} is a file, but torch.distributed.checkpoint saves to a directory", hint=f"use --format {MINDSPORE}"
         )
     known = resolve_checkpoints(runs_dir, like)[0]
     check_new(output)
@@ -130,8 +130,8 @@ def _convertible_index(path: Path) -> Index:
     state = ", ".join((*index.kinds, *KINDS_OF_BUFFERS * bool(index.buffers)))
     without = "" if TOKENIZER in index.files else " without a tokenizer"
     raise UsageError(
-        f"{path} (program {index.program}) contains {state}{without}, but only checkpoints with {', '.join(KINDS)} and a "
-        "tokenizer can be converted",
+        f"{path} (program {index.program}) cannot be converted: it contains {state}{without}, but a conversion needs "
+        f"{', '.join(KINDS)} and a tokenizer",
         hint="use `tlaunch ckpt merge`, which writes the weights as model.safetensors for other tools",
     )
 

@@ -82,7 +82,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 @click.option(
     "--strategy",
     is_flag=True,
-    help="Print strategy.json: how each parameter is partitioned, and which file has which box.",
+    help="Print strategy.json. It shows how each parameter is partitioned and which file holds each part.",
 )
 @runs_dir_option
 def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> None:

@@ -52,7 +52,7 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
         if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
                 f"the latest run's checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
-                hint=f"to remove them, name the directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
+                hint=f"to remove these checkpoints, name their directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _check_not_active(directory)
@@ -86,7 +86,7 @@ def _check_not_active(directory: Path) -> None:
     state = look(run_at(root))
     if state.lives or not (state.state.over or state.report):
         raise UsageError(
-            f"{root} is {state.state.value}: its checkpoints cannot be removed before it ends",
+            f"{root} is {state.state.value}: the checkpoints of a run cannot be removed before the run ends",
             hint=f"stop the run with `tlaunch stop {shell_word(str(root))}`, or wait until it ends",
         )
 

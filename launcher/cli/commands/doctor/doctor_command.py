@@ -91,7 +91,7 @@ class _LayoutFree(TakesCommand):
         if ctx.params["command"] and not ends_options:  # more likely a typing error than a program
             raise UsageError(
                 f"{ctx.command_path}: unexpected argument {ctx.params['command'][0]}",
-                hint="write a COMMAND, whose files are compared, after --",
+                hint="to compare a program's files on all servers, write its COMMAND after `--`",
             )
         return rest
 

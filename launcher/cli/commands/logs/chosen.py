@@ -99,7 +99,7 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     if not make_room(len(global_ranks)):
         raise UsageError(
             f"{len(global_ranks)} logs exceed the limit of open files per process",
-            hint="raise the limit (ulimit -Hn), or choose ranks with --rank",
+            hint="raise the hard limit (`ulimit -Hn`), or choose fewer ranks with --rank",
         )
     notices: list[str] = []
 

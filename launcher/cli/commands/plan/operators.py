@@ -46,14 +46,14 @@ written, or --svg without Graphviz.
 @click.command(
     epilog=EPILOG,
     help="Show each operator's sharding strategy and communication.\n\n"
-    "A bundled program records them with --save-strategy, a network that `sharded` divides always. By default the "
+    "A bundled program records them with --save-strategy, a network that `sharded` divides always. By default, the "
     "first rank is shown. "
-    f"{RUN_IS} It may also be a directory of reports.  [default: the latest run]",
+    f"{RUN_IS} RUN can also be a directory of strategy reports.  [default: the latest run]",
 )
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)
 @click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first]")
-@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks. Ranks that do the same are shown once.")
-@click.option("--collectives", is_flag=True, help="List each collective with its group, instead of operators.")
+@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks. Ranks with equal reports are shown together.")
+@click.option("--collectives", is_flag=True, help="List collectives and their groups instead of operators.")
 @click.option("--svg", type=FILE, metavar="FILE", help="Draw the operators with Graphviz, coloured by layout.")
 @click.option("--dot", type=FILE, metavar="FILE", help="Write the graph in Graphviz's DOT format.")
 @json_option
@@ -70,10 +70,10 @@ def operators(
     runs_dir: Path,
 ) -> None:
     if rank is not None and all_ranks:
-        raise UsageError("--rank shows one rank, --all shows all", hint="give one of them")
+        raise UsageError("--rank shows one rank, but --all shows all ranks", hint="give one of them")
     files = [(option, path) for option, path in (("--svg", svg), ("--dot", dot)) if path is not None]
     if files and (as_json or collectives):
-        raise UsageError(f"{files[0][0]} writes a file, --json and --collectives print", hint="give one of them")
+        raise UsageError(f"{files[0][0]} cannot be combined with --json or --collectives", hint="give one of them")
     reports = _reports(runs_dir, run, rank, all_ranks=all_ranks)
     if files:
         text = dot_of(reports)

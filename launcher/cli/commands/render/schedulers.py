@@ -39,12 +39,12 @@ kubernetes_options = together(
     click.option("--image", metavar="NAME", help="kubernetes: image of the containers."),
     click.option(
         "--pvc", metavar="NAME[:MOUNT]",
-        help="kubernetes: keep run directories in a PersistentVolumeClaim; without it they end with the pods.  [default MOUNT: "
-        "/mnt/NAME]",
+        help="kubernetes: keep run directories in the PersistentVolumeClaim NAME. Without it, they are deleted with the pods.  "
+        "[default MOUNT: /mnt/NAME]",
     ),
     click.option(
         "--env-from-secret", multiple=True, metavar="VAR=NAME:KEY",
-        help="kubernetes: set a variable to KEY of the Secret NAME; the value is not in the file.",
+        help="kubernetes: set the variable VAR from the entry KEY of the Secret NAME. The job file does not contain the value.",
     ),
 )  # fmt: skip
 
@@ -60,7 +60,7 @@ def claim_of(text: str | None) -> Claim | None:
         raise UsageError(f"--pvc: {mount!r} is not a valid mount point", hint="use an absolute path: --pvc data:/data")
     if any(place.is_relative_to(taken) or PurePosixPath(taken).is_relative_to(place) for taken in _TAKEN):
         raise UsageError(
-            f"--pvc: {place} would hide, or be hidden by, {' or '.join(_TAKEN)}", hint="use another mount point"
+            f"--pvc: {place} overlaps an existing mount: {' or '.join(_TAKEN)}", hint="use another mount point"
         )
     return Claim(name, str(place))
 
@@ -79,7 +79,7 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
             # The text after = may be the secret itself, so it is not shown.
             raise UsageError(
                 "--env-from-secret: expected VAR=NAME:KEY",
-                hint="write --env-from-secret HF_TOKEN=hub:token, for instance",
+                hint="write, for example, --env-from-secret HF_TOKEN=hub:token",
             )
         if not _VARIABLE.fullmatch(variable):
             raise UsageError(
@@ -118,17 +118,17 @@ _ASKS_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")  # mutually exclusive
 slurm_options = together(
     click.option(
         "--nodes", type=IntRange(1, MAX_DEVICES), metavar="N",
-        help="slurm: run on any N nodes, with --devices on each.  [default: 1, or the number of servers in the table]",
+        help="slurm: run on any N nodes. Each node must have the number of devices that --devices gives.  [default: 1, or the number of servers in the table]",
     ),
     click.option(
         "--pin-nodes", is_flag=True,
-        help="slurm: wait for the nodes named in the rank table.  [default: if the table gives addresses]",
+        help="slurm: use exactly the nodes that the rank table names.  [default: yes if the table contains addresses]",
     ),
     click.option(
         "--cpus-per-device", type=IntRange(1, MAX_CPUS), metavar="N",
         help="slurm: share nodes with other jobs, and use N CPUs per device.  [default: exclusive nodes]",
     ),
-    click.option("--time-limit", metavar="TIME", help="slurm: time limit of the job, in minutes or in Slurm's format: 1-12:00:00."),
+    click.option("--time-limit", metavar="TIME", help="slurm: time limit of the job in minutes, or in Slurm's format, for example 1-12:00:00."),
     click.option(
         "--warn-before", type=IntRange(1, MAX_WARNING_S), default=300, metavar="SECONDS",
         help="slurm: send SIGTERM to ranks this long before the time limit.  [default: 300]",
@@ -137,9 +137,9 @@ slurm_options = together(
         "--restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
         help="slurm: submit up to N more jobs, one after the other, until one succeeds.  [default: 0]",
     ),
-    click.option("--submit", is_flag=True, help="slurm: submit the script by sbatch, and print the job ID."),
+    click.option("--submit", is_flag=True, help="slurm: submit the script with sbatch, and print the job ID."),
     click.option(
-        "--sbatch", multiple=True, metavar="OPTION", help="slurm: add an option for sbatch: --sbatch=--partition=gpu. Repeatable."
+        "--sbatch", multiple=True, metavar="OPTION", help="slurm: pass OPTION to sbatch, for example --sbatch=--partition=gpu. Repeatable."
     ),
 )  # fmt: skip
 
@@ -151,7 +151,7 @@ def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
     if options.rank_table is not None:
         raise UsageError(
             f"--rank-table and --nodes {nodes} both describe the servers",
-            hint="use one of them; --nodes and --devices need no table",
+            hint="use only one of them; a rank table is not needed with --nodes and --devices",
         )
     if options.devices is None:
         raise UsageError(f"--nodes {nodes} needs --devices", hint="add the number of devices per node: --devices 8")
@@ -163,7 +163,7 @@ def check_resource(resource: str | None) -> None:
     if resource is not None and not re.fullmatch(r"[A-Za-z][\w-]*(:[\w.-]+)?", resource, re.ASCII):
         raise UsageError(
             f"--resource {resource!r} is not a valid name of a Slurm resource",
-            hint="use gpu, gpu:a100 or npu, without a number, which follows from the devices of a node",
+            hint="use a name such as gpu, gpu:a100 or npu; tlaunch adds the number of devices per node",
         )
 
 
@@ -173,8 +173,8 @@ def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> N
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):
             raise UsageError(
-                f"--sbatch requests {value} nodes, but layout and devices need {count}",
-                hint="use --nodes N with --devices M for any N nodes with M devices each",
+                f"--sbatch requests {value} nodes, but the layout and the number of devices need {count}",
+                hint="to run on any N nodes with M devices each, use --nodes N --devices M",
             )
     by_hand = any(True for _ in _values(wishes.sbatch, _NAMES_NODES))
     asked = nodes_for(prepared.request.cluster, prepared.used, pinned=pinned, chosen_by_hand=by_hand)
@@ -197,7 +197,7 @@ def directive(text: str) -> str:
     """Return an option quoted for an #SBATCH line. Raises UsageError if the text is not an option of sbatch."""
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(
-            f"--sbatch {text!r} is not an option of sbatch", hint="write --sbatch=--partition=gpu, for instance"
+            f"--sbatch {text!r} is not an option of sbatch", hint="write, for example, --sbatch=--partition=gpu"
         )
 
     try:
@@ -220,8 +220,8 @@ def check_time_limit(text: str, warn_before_s: int) -> None:
         ) from None
     if limit_s and limit_s <= warn_before_s + SLURM_IS_EARLY_S:
         raise UsageError(
-            f"--time-limit {text} is {limit_s} s, but ranks get SIGTERM {warn_before_s} s before it, or up to "
-            f"{SLURM_IS_EARLY_S} s earlier: they would never run",
+            f"--time-limit {text} ({limit_s} s) is too short: ranks get SIGTERM {warn_before_s} s before the limit, and Slurm "
+            f"can send it up to {SLURM_IS_EARLY_S} s earlier",
             hint="increase --time-limit, or decrease --warn-before",
         )
 

@@ -58,8 +58,8 @@ PLAIN_COLUMNS = 120
     epilog=EPILOG,
     help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
 )
-@click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page; - is stdout.")
-@click.option("--live", is_flag=True, help="Serve a page that follows a run until its end.")
+@click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page; - means stdout.")
+@click.option("--live", is_flag=True, help="Serve a web page that shows a run until it ends.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="PORT",
     help="Port for --live on the loopback interface.  [default: a free one]",
@@ -114,7 +114,7 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
 
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
-        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start it once for each run")
+        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start `report --live` once per run")
     # Only --live needs this module.
     from launcher.cli.commands.report.live_server import serve
 

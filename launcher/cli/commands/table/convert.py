@@ -61,7 +61,7 @@ output_options = together(
     required=True,
     metavar="FORMAT",
     shell_complete=one_of(lambda: TARGETS),
-    help="v1.0, v1.2, v2.0, hostfile (Open MPI), mpich-hostfile, rankfile or nodelist.",
+    help="Format to write: v1.0, v1.2, v2.0, hostfile (Open MPI), mpich-hostfile, rankfile or nodelist.",
 )
 @click.option(
     "--from",
@@ -75,9 +75,9 @@ output_options = together(
     "--devices",
     type=IntRange(1, 4096),
     metavar="N",
-    help="Devices per host, for hosts without a count in a hostfile or node list.",
+    help="Number of devices on each host for which FILE does not give a number.",
 )
-@click.option("--drop", multiple=True, metavar="KEY", help="Leave KEY out, e.g. super_pod. May be given several times.")
+@click.option("--drop", multiple=True, metavar="KEY", help="Leave KEY out, for example super_pod. Repeatable.")
 def convert(
     *,
     file: str,

@@ -74,7 +74,7 @@ def diff(first: str, second: str, *, limit: int, as_json: bool) -> int:
             json_text(_to_json(comparison, pair)) if as_json else _text(comparison, pair, limit, screen_of(sys.stdout))
         )
     except RecursionError:
-        raise UnreadableError(f"{first} or {second} has too many levels of lists and objects to compare") from None
+        raise UnreadableError(f"{first} or {second} is too deeply nested to compare") from None
     write_out(found)
     return EXIT_OK if comparison.would_match else EXIT_FAILURE
 

@@ -43,7 +43,7 @@ SHOWN = ("code", "severity", "title", "hccl_code", "consumer", "explanation")  #
 
 
 @click.command(epilog=EPILOG)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array, one element per code.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with one element per code.")
 @click.argument(
     "codes", nargs=-1, metavar="[CODE]...", shell_complete=one_of(lambda: sorted({*CATALOGUE, *HCCL_CODES}))
 )

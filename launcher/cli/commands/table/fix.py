@@ -38,9 +38,9 @@ LISTED_AT_MOST = 50  # listed repairs
 
 
 @click.command(epilog=EPILOG)
-@click.option("--write", is_flag=True, help="Replace FILE; with -, write the repaired table to stdout.")
+@click.option("--write", is_flag=True, help="Write the repaired table to FILE. If FILE is -, write it to stdout.")
 @click.option(
-    "--unsafe", is_flag=True, help="Also make repairs that may hide lost data; without it they are only proposed."
+    "--unsafe", is_flag=True, help="Also make repairs that can hide lost data. By default, they are only proposed."
 )
 @click.option("--sort/--no-sort", default=True, show_default=True, help="Sort entries by rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -62,7 +62,7 @@ def fix(file: str, *, write: bool, unsafe: bool, sort: bool, as_json: bool, chip
     you to repair all copies in the same way.
     """
     if write and as_json and file == STDIN:
-        raise UsageError("--write and --json both use stdout", hint="remove one of them")
+        raise UsageError("--write and --json would both write to stdout", hint="remove one of them")
     notes: list[str] = []
     found = found_table(Path(file), notes.append)
     if write and found != Path(file):

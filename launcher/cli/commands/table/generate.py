@@ -48,19 +48,19 @@ is missing, unreadable or unwritable; 3 the devices found do not give a table th
     "--hccn-conf",
     type=A_PATH,
     metavar="FILE",
-    help="Read devices and addresses from a copy of /etc/hccn.conf; - is stdin.",
+    help="Read devices and addresses from a copy of /etc/hccn.conf; - means stdin.",
 )
 @click.option("--hccn-tool", is_flag=True, help="Read devices from /dev/davinci*, and addresses from hccn_tool.")
 @click.option("--nvidia-smi", is_flag=True, help="Read devices from nvidia-smi, without addresses.")
-@click.option("--devices", metavar="N[,N]...", help="Number of devices on each server, or one number per server.")
-@click.option("--servers", metavar="NAME[,NAME]...", help="Servers in the order of their ranks, such as 'node[1-4]'.")
-@click.option("--device-ids", metavar="IDS", help='Use these devices only, in this order: "4-7" or "0,2".')
+@click.option("--devices", metavar="N[,N]...", help="Devices per server: one number for all, or one for each server.")
+@click.option("--servers", metavar="NAME[,NAME]...", help="Servers in the order of ranks, for example 'node[1-4]'.")
+@click.option("--device-ids", metavar="IDS", help='Use only these devices, in this order, for example "4-7" or "0,2".')
 @click.option(
     "--server-id", metavar="NAME", help="server_id of this server.  [default: its address, else its host name]"
 )
-@click.option("--host-ip", metavar="ADDRESS", help="host_ip: the address of this server's own network card for HCCL.")
-@click.option("--container-ip", metavar="ADDRESS|same", help="container_ip for MindIE; same: the server's own address.")
-@click.option("--pod-ip", metavar="ADDRESS|same", help="pod_ip for msrun; same: the server's own address.")
+@click.option("--host-ip", metavar="ADDRESS", help="Value of host_ip: address of this server's network card for HCCL.")
+@click.option("--container-ip", metavar="ADDRESS|same", help="container_ip for MindIE; `same` is the server's address.")
+@click.option("--pod-ip", metavar="ADDRESS|same", help="pod_ip for msrun; `same` is the server's address.")
 @click.option("--sort", is_flag=True, help="Number ranks in the lexical order of the servers' names.")
 @click.option("--output", "-o", type=A_PATH, metavar="FILE", help="Write to FILE, with mode 640.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")

@@ -93,17 +93,17 @@ def _check_several(wanted: Wanted, sources: list[str]) -> None:
     alone = [source for source in sources if source.startswith("--hccn")]
     if alone := [*alone, *(option for option, value in own.items() if value is not None)]:
         raise UsageError(
-            f"{alone[0]} is for this server, but --servers names several",
+            f"{alone[0]} describes only this server, but --servers names several servers",
             hint="generate a table on each server, and merge the tables with `tlaunch table merge`",
         )
     if different := [key for key, address in wanted.addresses.items() if address != SAME]:
         option = _option(different[0])
         raise UsageError(
-            f"{option} with an address is for one server, but --servers names several",
+            f"{option} gives the address of one server, but --servers names several servers",
             hint=f"use `{option} {SAME}` for each server's own address",
         )
     if not sources and wanted.device_ids is None:
-        raise UsageError("--servers needs --devices", hint="add the number of devices: --devices 8, or --devices 8,8")
+        raise UsageError("--servers needs --devices", hint="add the number of devices, for example --devices 8")
 
 
 @frozen
@@ -178,7 +178,7 @@ def _counted(number: int, chosen: Sequence[int] | None) -> tuple[FoundDevice, ..
     if chosen is not None and len(chosen) != number:
         raise UsageError(
             f"--devices {number} and --device-ids with {len(chosen)} ids differ",
-            hint="remove --devices: --device-ids gives the number of devices",
+            hint="remove --devices, because --device-ids already determines the number of devices",
         )
     return tuple(FoundDevice(one) for one in (range(number) if chosen is None else chosen))
 
@@ -199,8 +199,8 @@ def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Serve
     if discover.has_nvidia_smi():
         return _named("nvidia-smi", _nvidia_smi(wanted, environment))
     raise UsageError(
-        f"this machine has no hccn_tool with devices, no {discover.HCCN_CONF} and no nvidia-smi",
-        hint="give the number of devices with --devices N, or a copy of the file with --hccn-conf FILE",
+        f"no devices found on this machine: hccn_tool, {discover.HCCN_CONF} and nvidia-smi were tried",
+        hint="give the number of devices with --devices N, or a copy of hccn.conf with --hccn-conf FILE",
     )
 
 

@@ -36,12 +36,12 @@ def read_named(name: str) -> bytes:
     Raises UnreadableError if it is missing, a directory, too large, or not readable.
     """
     if not name:  # Path("") is the current directory
-        raise UnreadableError("the file name is empty", hint="name the rank table, or check for an empty variable")
+        raise UnreadableError("the file name is empty", hint="give a rank table; check for an empty shell variable")
     if name != STDIN:
         with sample_hinted(Path(name)):
             return read_bytes(Path(name), max_table_bytes())
     if sys.stdin is None:  # closed by the parent process
-        raise UnreadableError("stdin is closed", hint="name a file, or redirect stdin from one")
+        raise UnreadableError("stdin is closed", hint="give a file name, or redirect a file to stdin")
     try:
         return read_stream(sys.stdin.buffer, "stdin", max_table_bytes())
     except OSError as error:
