@@ -91,7 +91,7 @@ def try_reach(
 
 
 def _make(calls: Sequence[_Call], listener: Listener | None) -> None:
-    """Run all calls to completion, with a limit on the number of calls in parallel."""
+    """Run all calls to completion, at most `MAX_AT_ONCE` of them at the same time."""
     waiting = deque(calls)
     running: set[_Call] = set()
     with selectors.DefaultSelector() as selector:
@@ -212,7 +212,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 
 def _received(connection: socket.socket, size: int) -> Generator[_Wait, bool, bytes | None]:
-    """Return the next data, no bytes at the end of the connection, or None if no data arrives in time."""
+    """Return the next data, or b"" if the connection has ended, or None if no data arrives in time."""
     while (yield connection, selectors.EVENT_READ):
         try:
             return connection.recv(size)

@@ -36,7 +36,7 @@ class FoundDevice(NamedTuple):
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """Return the ids in a list such as "0-3,6", in order. Error messages refer to the list as `origin`.
+    """Return the ids in a list such as "0-3,6", in the given order. Error messages refer to the list as `origin`.
 
     Raises:
         UsageError: the list cannot be parsed, has an id twice, or an id that no server has.

@@ -155,7 +155,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """Return the key of another format's list if the document has such a list instead of the list of `found`."""
+    """If the document has the list of another format instead of the list of `found`, return that list's key."""
     return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 

@@ -80,7 +80,7 @@ def _write_or_compare(run_dir: RunDir, text: str) -> None:
 
 
 def _agreed_on(fields: Any) -> dict[str, Any] | None:
-    """Return the fields of run.json that all ranks must share, or None if it is not a run record."""
+    """Return the fields of run.json that must be equal on all ranks, or None if run.json is not a run record."""
     try:
         layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
         return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
@@ -133,7 +133,7 @@ class EngineRanks:
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Return True if every rank has ended. If `all_noted` is set, ranks without a record were never started."""
+        """Return True if every rank has ended. Set `all_noted` if every rank that was started has a process record."""
         # Processes of other machines are not visible; processes from before this machine's last boot have ended.
         here = socket.gethostname()
         if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):

@@ -36,7 +36,7 @@ class _Ways:
                 self._failed[end][way[end]].append(way)
 
     def take_all(self, server: int, end: int) -> list[Way]:
-        """If two or more connections from (`end` 0) or to (`end` 1) a server all failed, remove and return them."""
+        """Remove and return all connections from (`end` 0) or to (`end` 1) a server if all of them failed."""
         ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
         if len(ways) < 2 or len(ways) != self._tried[end][server]:
             return []

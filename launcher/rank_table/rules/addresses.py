@@ -47,9 +47,10 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
 
 @rule("RT332", "a device_ip used twice", formats=STRINGS - {Format.V1_1})
 def address_repeated(table: Table) -> Iterator[Finding]:
-    """Each device has its own network card, so each address must be unique in the file. HCCL compares only the text.
+    """Each device has its own network card, so each address must be unique in the file.
 
-    A repeated address is a mistake on any hardware.
+    HCCL compares addresses only as text, so it misses two spellings of one address. A repeated address is a mistake on
+    any hardware.
     """
     if sum(table.address_counts.elements()) == len(table.packed_addresses):
         return
@@ -69,7 +70,7 @@ def address_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT333", "a device without the required device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_missing(table: Table) -> Iterator[Finding]:
-    """To communicate between servers, every device uses its own network card and needs the address of this card.
+    """Devices communicate between servers over their own network cards, so the table must have each card's address.
 
     Addresses are not needed on a single server, or in a single super pod, which has direct links. A cluster may also
     use the servers' network cards: then every server needs a host_ip, and device_ip is optional, except on an A2.
@@ -118,7 +119,7 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_families_mixed(table: Table) -> Iterator[Finding]:
-    """In a table with several servers, neither device_ip nor host_ip may mix IPv4 and IPv6 addresses."""
+    """With several servers, all device_ip must be IPv4, or all must be IPv6. The same applies to host_ip."""
     if len(table.servers) < 2:
         return
     hosts = ((server.at("host_ip"), address_family(server.host_ip)) for server in table.servers if server.host_ip)

@@ -33,7 +33,7 @@ for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for r
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
-    """MindSpore requires that ranks follow the dictionary order of server_id, "10.0.0.10" before "10.0.0.9".
+    """For MindSpore, ranks must follow the dictionary order of server_id. For example, 10.0.0.10 is before 10.0.0.9.
 
     Other programs accept ranks in any order.
     """
@@ -112,7 +112,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
-    """Return the device addresses as numbers, keyed by device_id modulo 4, if all devices have an IPv4 address."""
+    """Return the addresses as numbers, grouped by device_id modulo 4. Return {} if any device has no IPv4 address."""
     positions: dict[int, list[int]] = defaultdict(list)
     packed_addresses = table.packed_addresses
     if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
@@ -128,7 +128,7 @@ def _positions(table: Table) -> dict[int, list[int]]:
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
-    """Return the length of the addresses' common prefix (at most 30 bits), and two addresses that differ after it."""
+    """Return the length in bits of the longest common prefix, at most 30, and two addresses that differ after it."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
     return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
@@ -190,7 +190,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT512", "a pod_ip that is not an address, for msrun", formats=SERVER_LISTS)
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
-    """The scheduler of msrun compares pod_ip with each host's own address.
+    """The scheduler of msrun finds a host in the table by comparing pod_ip with the host's address.
 
     A placeholder never matches: msrun then logs that HOST_IP cannot be found, and ignores the ranks of the table.
     """
@@ -204,7 +204,7 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """With msrun, local process i uses device i, but takes its rank from entry i. So entry i must be device i.
+    """With msrun, local process i uses device i, but its rank is taken from entry i. So entry i must be device i.
 
     This rule applies only to servers with a pod_ip. Without pod_ip, msrun ignores the ranks of the table.
     """

@@ -70,7 +70,7 @@ def server_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT351", "a version that does not match the table's list", formats=frozenset(VERSIONS.values()))
 def version_of_another_format(table: Table) -> Iterator[Finding]:
-    """`version` determines the format of a table, and thereby the list that HCCL expects in it.
+    """`version` determines the format of a table, and each format requires a certain list.
 
     Versions "1.0" and "1.2" need `server_list`, "1.1" needs `node_list`, and "2.0" needs `rank_list`. A table with
     `group_list` has no version.

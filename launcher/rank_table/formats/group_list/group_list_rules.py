@@ -34,7 +34,7 @@ def instancecount_differs(table: Table) -> Iterator[Finding]:
 
 @rule("RT603", "device_num or device_count differs from the number of devices", formats=GROUP_LISTS)
 def devicecount_differs(table: Table) -> Iterator[Finding]:
-    """`device_num` (`device_count` in a legacy-cloud table) must be the group's number of devices, as a string.
+    """`device_num` (`device_count` in a legacy-cloud table) is the number of devices in the group, written as a string.
 
     HCCL counts the devices of all instances, and refuses the table if the sum differs from this number.
     """
@@ -185,7 +185,7 @@ def _device_count(table: Table, group: GroupRow) -> int | None:
 
 
 def _server_sizes(group: GroupRow) -> Counter[str]:
-    """Return the number of instances of each server, or an empty counter if an instance names no server."""
+    """Count the instances of each server. The counter is empty if any instance does not name its server."""
     names = [instance.server_id for instance in group.instances if instance.server_id is not None]
     return Counter(names) if len(names) == group.instance_count else Counter()
 

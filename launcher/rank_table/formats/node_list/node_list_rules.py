@@ -103,7 +103,7 @@ def host_rank_unbound(table: Table) -> Iterator[Finding]:
 
 @rule("RT359", "IPv4 and IPv6 among the nodes", formats=V1_1)
 def node_families_mixed(table: Table) -> Iterator[Finding]:
-    """Neither the addresses of nodes nor the addresses of ranks may mix IPv4 and IPv6.
+    """The addresses of all nodes must be IPv4, or all must be IPv6. The same applies to the addresses of ranks.
 
     The address of a rank is its rank_ip or, if that is unset, the node_addr of its node.
     """

@@ -91,7 +91,7 @@ def replaced_present(table: Table) -> Iterator[Finding]:
 
 @warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
-    """local_id identifies a device within a server. A server consists of the ranks that share a layer 0 network.
+    """local_id must be unique within a server. A server consists of all ranks that share a network of layer 0.
 
     HCCL does not compare local_ids, but it finds no link between two ranks with the same local_id. A device_id may be
     repeated, since one network of layer 0 may span several servers.
@@ -135,7 +135,7 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 
 @warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
-    """HCCL ignores the `status` of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
+    """HCCL ignores the `status` of a v2.0 table. But in graph mode, the loader waits until `status` is "completed"."""
     if table.fields.get("status", COMPLETED) != COMPLETED:
         message = f'status is not "{COMPLETED}", so the loader of graph mode would wait until it is'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')
