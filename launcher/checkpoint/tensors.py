@@ -118,7 +118,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the position of each box of each parameter in the first of the files that contain the box."""
+    """Return the position of each box of each parameter. If several files contain a box, the first file is used."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]

@@ -41,7 +41,7 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 def collect(request: Request) -> Facts:
-    """Collect facts about this server. This takes up to `RESOLVE_S` s, or longer if a file system does not respond."""
+    """Collect facts about this server. This takes up to `RESOLVE_S` seconds, unless a file system does not respond."""
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     memory = psutil.virtual_memory()

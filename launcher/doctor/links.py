@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the server whose pairs are exactly `pairs`, or None if there is no such server or only one pair."""
+    """Return the server that is in all of `pairs` and in no other pair. Return None if none is, or for one pair."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -169,7 +169,7 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Return the lower rate of a connection as text. If the directions differ, the text names the sender."""
+    """Return the rate of the slower direction as text. If the other direction is much faster, also name the sender."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)

@@ -79,7 +79,7 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
-        """Accept all waiting callers. If there are too many, first drop callers that have not finished in time."""
+        """Accept waiting callers. If there are too many, drop callers connected for more than `SILENCE_S` seconds."""
         with suppress(OSError):  # no more callers, or no descriptor: the caller times out
             while True:
                 if len(self._callers) >= MAX_CALLERS:

@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Run the call until it has to wait again. `came` is False after a timeout, and None at the start."""
+        """Run the call until it waits again. `came` is True if the socket is ready, False after a timeout, or None."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None
@@ -177,7 +177,7 @@ def _converse(target: Target, address: str, secret: str) -> Generator[_Wait, boo
 
 
 def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, str | None]:
-    """Receive the answer, and return what is wrong with it, or None if it is as expected."""
+    """Receive the answer. Return None if it is as expected, or else a phrase that describes the problem."""
     heard = b""
     while heard != expected:
         piece = yield from _received(connection, ANSWER_BYTES + 1)

@@ -104,7 +104,7 @@ class _Locator:
         self._endless = endless
 
     def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
-        """Record the positions of wanted values inside the value at `at`. Return the offset at which it ends."""
+        """Record the positions of wanted values inside the value at `at`. Return the offset where this value ends."""
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:

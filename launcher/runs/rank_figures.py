@@ -50,7 +50,7 @@ class RankFigures:
 
     @property
     def is_over(self) -> bool:
-        """True if a progress bar without text is complete, so that its loop has ended."""
+        """True if a progress bar without text has reached its last step. The loop that it shows has then ended."""
         return self.is_bare and self.step is not None and self.step == self.last_step
 
     @property
@@ -112,7 +112,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures in a rank's log, or None. Only `refused` is set if the pattern was too slow."""
+        """Return the newest figures in a rank's log, or None. If the pattern was too slow, return only `refused`."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

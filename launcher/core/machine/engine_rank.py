@@ -63,7 +63,7 @@ class EngineRank:
 
 @frozen
 class _Names:
-    """The names of one engine's environment variables. `size` has alternatives: the first that is set is used."""
+    """The names of one engine's environment variables. `size` has several names, and the first that is set is used."""
 
     engine: str
     rank: str

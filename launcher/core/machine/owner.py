@@ -29,7 +29,7 @@ def is_trusted(uid: int) -> bool:
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return True if the user is trusted, or owns new files in `directory` because its file system maps users."""
+    """Return True if the user is trusted, or if new files in `directory` belong to this user due to mapped users."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user

@@ -298,7 +298,7 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def own_directory() -> Path | None:
-    """Return the directory of this process's cgroup (version 2), or None if it is not mounted."""
+    """Return the directory of this process's cgroup (version 2), or None if cgroups are not mounted."""
     try:
         groups = (PROC / "self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -49,8 +49,7 @@ def _where_to_look(table: Table, device: DeviceRow, address: str) -> str:
 def address_repeated(table: Table) -> Iterator[Finding]:
     """Each device has its own network card, so each address must be unique in the file.
 
-    HCCL compares addresses only as text, so it misses two spellings of one address. A repeated address is a mistake on
-    any hardware.
+    HCCL compares addresses as text, so it misses other spellings. A repeated address is a mistake on any hardware.
     """
     if sum(table.address_counts.elements()) == len(table.packed_addresses):
         return

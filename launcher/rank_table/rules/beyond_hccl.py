@@ -33,7 +33,7 @@ for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for r
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
-    """For MindSpore, ranks must follow the dictionary order of server_id. For example, 10.0.0.10 is before 10.0.0.9.
+    """For MindSpore, ranks must follow the dictionary order of server_id. In this order, 10.0.0.10 precedes 10.0.0.9.
 
     Other programs accept ranks in any order.
     """
@@ -151,7 +151,7 @@ def _named(device: DeviceRow) -> str:
     replaces="RT402",
 )
 def rank_order_refused(table: Table) -> Iterator[Finding]:
-    """MindSpore's tutorials require that ranks follow the dictionary order of server_id, "10.0.0.10" before "10.0.0.9".
+    """MindSpore's tutorials require ranks in the dictionary order of server_id, where 10.0.0.10 precedes 10.0.0.9.
 
     Without `--for mindspore`, tlaunch reports such ranks as RT402.
     """
