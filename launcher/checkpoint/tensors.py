@@ -132,7 +132,7 @@ class StoredBoxes:
     """Reads any part of a checkpoint's tensors from memory-mapped files. Call `close` at the end."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
-        """Open a checkpoint to read only `files` of its index. A box in several files is read from the first."""
+        """Open a checkpoint to read only `files` of its index. If several files have a box, read the first file."""
         self.path, self.index = path, index
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance

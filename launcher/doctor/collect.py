@@ -198,7 +198,7 @@ def _why_no_file(directory: Path) -> str | None:
 
 
 def _why_no_directory(path: Path) -> str | None:
-    """Return the reason why the directory cannot be created, for example a parent that is a file, or None if it can."""
+    """Return the reason why the directory cannot be created, or None if it can. A parent may be a file, for example."""
     try:
         path.lstat()
     except FileNotFoundError:

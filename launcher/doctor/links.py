@@ -80,7 +80,7 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 
 
 def best_of(first: Links, second: Links) -> Links:
-    """Combine two measurements by taking the better value for each pair, because a machine may have been busy."""
+    """Combine two measurements. For each pair, take the better value, because a machine may have been busy."""
     again = {link.servers: link for link in second.pairs}
     pairs = []
     for one in first.pairs:
@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the server that is in all of `pairs` and in no other pair. Return None if none is, or for one pair."""
+    """If `pairs` are exactly the pairs of one server, return this server. For a single pair, return None."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]

@@ -30,7 +30,7 @@ _BACKLOG = 1024
 
 
 def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
-    """Return the answer to a challenge, which proves that the listener belongs to this server and examination."""
+    """Return the answer to a challenge. It proves that the listener belongs to this server and examination."""
     who = server_index.to_bytes(_INDEX_BYTES, "big")
     return who + hmac.digest(secret.encode(), challenge + who, "sha256")
 

@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Run the call until it waits again. `came` is True if the socket is ready, False after a timeout, or None."""
+        """Continue until the next wait. `came` is True if the socket is ready, False after a timeout, None at first."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None

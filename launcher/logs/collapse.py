@@ -47,7 +47,7 @@ class Shown:
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
-    """Yield the lines of several ranks from index `at` on. Merge equal lines of ranks up to the first difference."""
+    """Yield the lines of several ranks from index `at` on. Equal lines are merged, up to the first difference."""
     while parts:
         alike: dict[Identity, list[Sequence[Alike]]] = {}
         for part in parts:

@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip to the last `keep_lines` lines, or less if these exceed `keep_bytes`. Return the skipped bytes."""
+        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped
@@ -272,7 +272,7 @@ class LogCursor:
 
 
 def piece_after(log: Path, place: Place | None) -> LogCursor:
-    """Return the lines after `place`, or all lines if it is None, but at most the last 128 KiB. Raises OSError."""
+    """Return the lines after `place`, or all lines if `place` is None: at most the last 128 KiB. Raises OSError."""
     try:
         with opened(log) as descriptor:
             found = os.fstat(descriptor)

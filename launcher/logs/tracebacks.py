@@ -77,7 +77,7 @@ def find_traceback(text: str) -> FoundTraceback | None:
 
 
 def traceback_in(log: bytes) -> FoundTraceback | None:
-    """Return the last traceback in the end of a log. To save time, try to find it in the last 16 KiB first."""
+    """Return the last traceback in the end of a log. To save time, the last 16 KiB are searched first."""
     if HEADER.encode() not in log:
         return None
     near = _plain(log[-NEAR_BYTES:])
@@ -249,7 +249,7 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield texts that begin one line before a traceback's header. A traceback that is cut off is whole in the next."""
+    """Yield texts that begin one line before a traceback's header. The next text repeats a traceback cut off by one."""
     text = bytearray()
     before = b""  # the line before the header, which names the thread
     for line in lines:

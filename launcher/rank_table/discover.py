@@ -117,7 +117,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
 
 
 def own_server_id() -> str:
-    """Return the address of this machine on its default route, or its host name if there is no such address.
+    """Return the address that this machine uses on its default route. If it has none, return its host name.
 
     Loopback addresses are skipped, because they are the same on every server. No packet is sent, and no name is looked
     up.

@@ -211,7 +211,7 @@ class _Loader:
 
 
 def _numbers_too_large(text: str) -> list[Fault]:
-    """Return a fault for each number that is too large for a double, because HCCL refuses such numbers."""
+    """Return a fault for each number that is too large for a double. HCCL refuses these numbers."""
     hint = "write the intended number: HCCL's limit is 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:

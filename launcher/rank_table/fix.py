@@ -150,7 +150,7 @@ def _encoded(text: str) -> bytes:
 def _next_pass(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[list[_Step], list[_Step]]:
-    """Return the next repairs to make, and a second list of repairs that need `unsafe` and are not made without it."""
+    """Return two lists: the next repairs to make, and repairs that are only offered because they need `unsafe`."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if any(step.code == "RT112" for step in steps) and not _fits_format(document, steps, path, profile):

@@ -295,7 +295,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """Yield the first two neighbouring servers, sorted by rank, whose names are not in dictionary order."""
+    """Sort servers by rank, and yield the first two neighbours whose names are not in dictionary order."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

@@ -159,7 +159,7 @@ _LINE_END = re.compile(r"\r?\n|\Z")
 
 
 class Edit(NamedTuple):
-    """Replaces text[start:end] with `text`. It is a removal if `text` is empty, and an insertion if start == end."""
+    """A replacement of the characters from `start` to `end` by `text`. It may also be a removal or an insertion."""
 
     start: int
     end: int

@@ -146,7 +146,7 @@ def recognise(document: Any) -> Format | None:
 
 
 def groups_are_servers(document: dict[str, Any]) -> bool:
-    """Return whether `group_list` contains servers, as in a v1.0 table whose keys have other names."""
+    """Return whether the entries of `group_list` are servers. The table is then v1.0, with other names for keys."""
     groups = document.get("group_list")
     if "server_list" in document or not isinstance(groups, list) or not groups:
         return False

@@ -55,7 +55,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
 
 
 def _write_or_compare(run_dir: RunDir, text: str) -> None:
-    """Write run.json if it is missing. Otherwise raise RefusedLayoutError if it disagrees with `text`."""
+    """Write `text` to run.json if the file is missing. If it exists and disagrees, raise RefusedLayoutError."""
     if not run_dir.run_json.exists():
         with suppress(FileExistsError):  # another rank was faster
             atomic.write_text(run_dir.run_json, text, replace=False)
@@ -95,7 +95,7 @@ def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
 
 @contextmanager
 def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
-    """Yield True on the first rank of a server, which announces the run to the user, and False on other ranks.
+    """Yield True on the first rank of a server, and False on other ranks. Only the first rank announces the run.
 
     The other ranks wait until the first leaves the block, because an engine ends all ranks when one fails. The first
     rank is determined by a file in the run's directory. If that file cannot be written, `without_mark` is yielded.

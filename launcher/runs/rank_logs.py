@@ -182,7 +182,7 @@ class RankLog:
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip to the last `keep_lines` lines, or less if these exceed `keep_bytes`. Return the skipped bytes."""
+        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
         return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class AttemptPlaces:
         self._of_attempt.pop(attempt, None)
 
     def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
-        """Return the server and device of each rank by global rank. If `attempt` is None, it is the first attempt."""
+        """Map each global rank to its server and device in an attempt. If `attempt` is None, use the first attempt."""
         number = attempt or 0
         if number not in self._of_attempt:
             places = self._recorded.places_in(self._allotments.get(number))

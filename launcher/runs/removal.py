@@ -69,7 +69,7 @@ def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Pat
 
 
 class Removal:
-    """Removes runs one by one. A run is kept if a new run has resumed from it since the check."""
+    """Removes runs one by one. A run is kept if another run was resumed from it after the removals began."""
 
     def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
         """Start with the runs in `known`. They were already checked, and none was resumed from a run to be removed."""

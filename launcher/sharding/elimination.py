@@ -114,7 +114,7 @@ class _Elimination:
         self._settle(0, self._added([0.0] * self._count, -1, bases), bases)
 
     def _added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
-        """Add to `costs` the factors whose last undecided neighbour was neighbour `depth`, and return the sums."""
+        """Add to `costs` all factors that depend on neighbour `depth` but on no later neighbour. Return the sums."""
         for number, base in enumerate(bases):
             if self._due[number] == depth:
                 costs = list(map(add, costs, self._row(number, base)))
@@ -147,7 +147,7 @@ class _Elimination:
             self._take(least, at)
 
     def _row(self, number: int, base: int) -> list[float]:
-        """Return a factor's cost for each option of the variable, while its neighbours' options are fixed."""
+        """Return a factor's cost for each option of the variable. The options of its neighbours are fixed."""
         if (number, base) not in self._rows:
             stride = self._strides[number]
             self._rows[number, base] = self._factors[number].values[base : base + self._count * stride : stride]

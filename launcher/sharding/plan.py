@@ -196,7 +196,7 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Partition) -
 
 
 def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:
-    """Yield the collectives that redistribute an input in forward and its gradient, if any, in backward."""
+    """Yield the collectives that redistribute an input in forward and, if it has one, its gradient in backward."""
     tensor = graph.by_name[operator.inputs[number]]
     is_trained = tensor.name in graph.needs_gradient
     for step in steps:

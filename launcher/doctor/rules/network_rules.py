@@ -168,7 +168,7 @@ def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
 
 
 def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
-    """Return the interfaces of a server that have the address which the table lists for the server."""
+    """Return a server's interfaces that have the address listed for the server in the table."""
     facts = evidence.facts.get(index)
     if facts is None:
         return ()

@@ -107,7 +107,7 @@ def few_files(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def locked_memory(answer: Answer) -> Mapping[str, Any] | None:
-    """Check the limit of locked memory on servers with RDMA network cards, which access memory directly."""
+    """Check the limit of locked memory on servers with RDMA network cards, because RDMA needs locked memory."""
     found = _low_limit("memlock", "ulimit -l", lambda _: LOCKED_BYTES)(answer)
     if found is None or not answer.facts.rdma_devices or not answer.evidence.has_several_servers:
         return None

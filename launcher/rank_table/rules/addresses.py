@@ -13,7 +13,7 @@ from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 @rule("RT331", "an invalid address", formats=STRINGS, ascend_only=True)
 def address_invalid(table: Table) -> Iterator[Finding]:
-    """device_ip and host_ip must be IPv4 or IPv6 addresses. A device_ip may contain several, separated by commas.
+    """device_ip and host_ip must be IPv4 or IPv6 addresses. A device_ip may be a list, separated by commas.
 
     A placeholder such as 10.*.*.* is refused even on a single server, where device_ip may be empty or missing. The
     unspecified addresses 0.0.0.0 and :: are refused, too: HCCL treats 0.0.0.0 as unset.

@@ -60,7 +60,7 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
 
 @warning("RT404", "a number that only HCCL accepts", formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
-    """HCCL ignores blanks and a plus sign before a number, and any text after it. Other readers refuse such numbers."""
+    """HCCL reads " 7", "+7" and "7x" as the number 7. Other readers refuse these texts."""
     for key in COUNTS & table.fields.keys():
         written = text_at(table.fields, key)
         yield from _unusual((key,), written, read_decimal(written))

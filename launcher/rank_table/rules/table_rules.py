@@ -70,7 +70,7 @@ def server_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT351", "a version that does not match the table's list", formats=frozenset(VERSIONS.values()))
 def version_of_another_format(table: Table) -> Iterator[Finding]:
-    """`version` determines the format of a table, and each format requires a certain list.
+    """`version` determines the format of a table, and the list that the table must contain.
 
     Versions "1.0" and "1.2" need `server_list`, "1.1" needs `node_list`, and "2.0" needs `rank_list`. A table with
     `group_list` has no version.
@@ -286,5 +286,5 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
-    """Return the servers that have devices, or nothing if the table may not list all devices."""
+    """Return the servers that have devices. If devices may be missing from the table, return no servers."""
     return tuple(server for server in table.servers if server.devices) if table.servers_are_complete else ()

@@ -84,7 +84,7 @@ class DeviceShape(Shape):
 
 
 class LonePodDeviceShape(Shape):
-    """A device in a group that has only one pod. HCCL does not read the address of such a device."""
+    """A device in a group with only one pod. HCCL does not read the address of this device."""
 
     device_id: str = needed('"0", the id that the driver shows')
     device_ip: Any = None

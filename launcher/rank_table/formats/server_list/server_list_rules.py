@@ -81,7 +81,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
 
 @warning("RT424", "a loopback address as device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
-    """HCCL's parser accepts loopback addresses such as 127.0.0.1. But other servers cannot reach a device at them."""
+    """HCCL's parser accepts loopback addresses such as 127.0.0.1. But other servers cannot reach a device with one."""
     nowhere = {address for address in table.packed_addresses if is_loopback(address)}
     for device in table.devices if nowhere and len(table.servers) > 1 else ():
         for address in device.addresses:
@@ -104,7 +104,7 @@ def host_port_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT324", "a port that cannot be used", formats=SERVER_LISTS, ascend_only=True)
 def port_unusable(table: Table) -> Iterator[Finding]:
-    """A port is a string from "1" to "65535". HCCL refuses "0", which elsewhere often means any free port.
+    """A port is a string from "1" to "65535". HCCL refuses "0", although many programs use 0 for any free port.
 
     HCCL reads device_vnic_port only if the device has a device_port.
     """
