@@ -243,7 +243,7 @@ def all_bytes(index: Index) -> int:
 
 
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
-    """Return intact files that contain all boxes, and a line for each damaged file that names its replacements.
+    """Return intact files that contain all boxes and, for each damaged file, a line that names its replacements.
 
     `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
     The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.

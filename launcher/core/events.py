@@ -127,7 +127,7 @@ class SchedulerStarted:
 
 @frozen
 class SchedulerEnded:
-    """MindSpore's scheduler exited by itself. Status 0 means that all ranks had disconnected. Others are errors."""
+    """MindSpore's scheduler exited by itself. Status 0 means that all ranks had disconnected. Otherwise, it failed."""
 
     pid: int | None  # None if no process was started
     status: int  # as in subprocess

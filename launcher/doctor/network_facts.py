@@ -45,7 +45,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def default_interface(net: Path = NET) -> str | None:
-    """Return the interface of the IPv4 default route with the lowest metric, or None if there is no such route."""
+    """Return the interface of the IPv4 default route with the lowest metric, or None if there is no default route."""
     try:
         rows = [line.split() for line in (net / "route").read_text(encoding="ascii").splitlines()[1:]]
     except (OSError, ValueError):

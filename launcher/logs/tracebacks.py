@@ -203,7 +203,7 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
 
 @frozen
 class Folded:
-    """The same exception, raised by one or more ranks."""
+    """An exception that one or more ranks raised."""
 
     ranks: tuple[int, ...]  # global ranks, ascending
     traceback: FoundTraceback  # of the lowest rank
@@ -249,7 +249,7 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield texts that begin one line before a traceback's header. The next text repeats a traceback cut off by one."""
+    """Yield texts that begin one line before a traceback's header. Tracebacks that are cut off are repeated."""
     text = bytearray()
     before = b""  # the line before the header, which names the thread
     for line in lines:

@@ -28,7 +28,7 @@ _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNOR
 
 
 class FoundDevice(NamedTuple):
-    """A device that a machine has, or is assumed to have."""
+    """A device that was detected on a machine, or that is assumed to be there."""
 
     device_id: int  # physical
     device_ip: str | None = None  # None if not set; never invented

@@ -84,7 +84,7 @@ def is_unspecified(packed: bytes | None) -> bool:
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Return a phrase that explains why `address` is not valid. `owner` is what has the address, such as "device"."""
+    """Return a phrase that explains why an `owner`, such as a device, cannot have this address."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"unspecified, and cannot be the address of a {owner}"

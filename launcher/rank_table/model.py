@@ -50,7 +50,7 @@ def read_decimal(text: Any) -> int | None:
 
 
 def read_signed(text: str | None) -> int | None:
-    """Return the signed 32-bit number that HCCL reads from `text`, or None if `text` is not such a number.
+    """Return the signed 32-bit number that HCCL reads from `text`, or None for other texts.
 
     >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
     (7, -1, None, None)

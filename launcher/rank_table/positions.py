@@ -43,7 +43,7 @@ def json_pointer(pointer: Pointer) -> str:
 
 
 class Lines:
-    """Converts between offsets and line numbers of a text. To save memory, it counts lines per block of the text."""
+    """Converts between offsets and line numbers of a text. It keeps one line count for each block of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -229,7 +229,7 @@ class AttemptPlaces:
         return self._of_attempt[number]
 
     def of_line(self, line: Line) -> RankPlace | None:
-        """Return the server and device of the rank that wrote a line, or None if its attempt has no such rank."""
+        """Return the server and device of the rank that wrote a line, or None if the line's attempt lacks this rank."""
         return self.of(line.attempt).get(line.global_rank)
 
 

@@ -162,7 +162,7 @@ def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
-    """Return the run that `latest` links to, or the newest readable run if there is no link that can be trusted.
+    """Return the run that `latest` links to, or the newest readable run if there is no trusted link.
 
     Job files do not update the link. In a sticky directory only its owner can.
     """

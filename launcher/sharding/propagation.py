@@ -75,7 +75,7 @@ def _preference(
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Count the bytes that a rank redistributes if `operator` uses `way`. Consider only operators in `known`."""
+    """Count the bytes that a rank redistributes to or from operators in `known` if `operator` uses `way`."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
         # A leaf has the layout that another operator has decided.

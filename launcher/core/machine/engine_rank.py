@@ -286,7 +286,7 @@ def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, s
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """Describe how ranks with this MPI library would fail in the job that set `environment`. Return None if not."""
+    """Return the problem of ranks with this MPI library in the job with this `environment`, or None if they work."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

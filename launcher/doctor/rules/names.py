@@ -24,7 +24,7 @@ _UNANSWERED = "{servers}: the lookup of {names} has no answer after {seconds:g} 
 
 
 def unknown_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers can resolve all names. Names that are unknown on the same servers share a finding."""
+    """Check that all servers can resolve all names. Report names together if the same servers cannot resolve them."""
     if not evidence.has_several_servers:
         return
     alike: dict[tuple[str, frozenset[int]], dict[str, set[tuple[int, int]]]] = defaultdict(dict)

@@ -56,7 +56,7 @@ def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> 
 
 
 def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
-    """For each server, return the used interface that has its address in the table, or else its busiest interface."""
+    """Return the interface that each server used: the one with its address in the table, or else its busiest one."""
     found = []
     for index, names in enumerate(carriers):
         wanted, each = _having_address(evidence, index), names.split(",")

@@ -123,7 +123,7 @@ def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, att
 
 
 def not_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each server can connect to its own address in the table, because its ranks do the same.
+    """Check that each server can connect to its own address in the table, because its ranks connect to it.
 
     Other rules report wrong addresses and unknown names.
     """

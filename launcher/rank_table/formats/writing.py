@@ -65,7 +65,7 @@ def _laid_out(value: Any, indent: int) -> str:
 
 
 def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
-    """Return only the options named in `keys`, sorted in the order of `keys`."""
+    """Return only the options named in `keys`, in the order of `keys`."""
     known = dict(options)
     return {key: known[key] for key in keys if key in known}
 
