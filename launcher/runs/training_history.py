@@ -42,7 +42,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Return the run that `run_dir` resumed from, or None if it is gone. Its recorded path may have changed."""
+    """Return the run that `run_dir` resumed from, or None if it is gone. The recorded path is tried first."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
