@@ -22,7 +22,7 @@ class AveragedBoxes:
     """Several checkpoints of one training that are read like one checkpoint with their average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
-        """Combine the checkpoints `stored`, of which the first is the newest. Raise UsageError if they do not match."""
+        """Combine the checkpoints in `stored`, which are sorted newest first. Raise UsageError if they do not match."""
         newest = stored[0]
         self.path, self.index = newest.path, newest.index
         self._stored = stored

@@ -29,7 +29,7 @@ Values = npt.NDArray[np.floating[Any]]
 
 @frozen
 class Fact:
-    """A difference outside of tensors. `matters` is True if it makes the state of the training different."""
+    """A difference that is not in a tensor. `matters` is True if it changes the state of the training."""
 
     name: str
     first: Any

@@ -37,7 +37,7 @@ class PlannedFile:
 
 
 def planned_files(way: str, layout: Layout) -> list[PlannedFile]:
-    """Return the tensor files that the ranks of `layout` write in the file layout `way`, ordered by writer.
+    """Return the tensor files of a checkpoint with the file layout `way`, sorted by the rank that writes them.
 
     >>> [(file.name, file.sources) for file in planned_files("one_copy", Layout(dp=2, mp=2))]
     [('rank0.safetensors', (0, 2)), ('rank1.safetensors', (1, 3))]

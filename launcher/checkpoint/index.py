@@ -272,7 +272,7 @@ def _problems_of(index: Index) -> Iterator[str]:
 
 
 def _fault_of(index: Index) -> str | None:
-    """Return an error in the fields of the index, except its boxes. Return None if there is no error."""
+    """Return the first error in the fields of the index, or None. The boxes are not checked."""
     has_all = index.schema >= SCHEMA_OF_KINDS or TOKENIZER in index.files
     if index.step < 1 or index.dtype not in ITEM_BYTES or not has_all:
         return f"step {index.step} of type {index.dtype}"

@@ -134,7 +134,7 @@ class _Parser:
         return Value(kind, tuple(dims), (piece,))
 
     def _fields(self, where: range) -> Iterator[tuple[int, int, int | range]]:
-        """Yield each field of a message as its number, its offset, and its integer or the range of its content."""
+        """Yield each field of a message: its number, its offset, and either its integer or the range of its content."""
         at = where.start
         while at < where.stop:
             self._fields_left -= 1

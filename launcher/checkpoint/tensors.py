@@ -118,7 +118,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the position of each box of each parameter in the first of the files that contain the box."""
+    """Return the position of each box of each parameter. If several files contain a box, the first file is used."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]
@@ -132,7 +132,7 @@ class StoredBoxes:
     """Reads any part of a checkpoint's tensors from memory-mapped files. Call `close` at the end."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
-        """Open a checkpoint to read only `files` of its index. A box in several files is read from the first."""
+        """Open a checkpoint to read only `files` of its index. If several files have a box, read the first file."""
         self.path, self.index = path, index
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance
@@ -243,7 +243,7 @@ def all_bytes(index: Index) -> int:
 
 
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
-    """Return intact files that contain all boxes, and a line for each damaged file that names its replacements.
+    """Return intact files that contain all boxes and, for each damaged file, a line that names its replacements.
 
     `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
     The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.

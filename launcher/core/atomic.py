@@ -70,7 +70,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def name_directory(aside: Path, path: Path) -> None:
-    """Rename the directory `aside` to `path`, and sync its name to disk. The caller must have synced the files."""
+    """Rename the directory `aside` to `path`, and sync the rename to disk. The caller must sync the files before."""
     _sync_names(aside)
     aside.rename(path)
     _sync_names(path.parent)
@@ -78,7 +78,7 @@ def name_directory(aside: Path, path: Path) -> None:
 
 @contextmanager
 def renamed_error(path: Path, aside: Path) -> Iterator[None]:
-    """Replace the temporary path `aside` with `path` in the file name of any OSError that the block raises.
+    """If the block raises an OSError about the temporary path `aside`, replace `aside` with `path` in the error.
 
     A disk-full error without a file name gets `path`.
     """

@@ -49,7 +49,7 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Convert the output of `encode` back to an object of type `kind`. Raises ValueError if it does not fit."""
+    """Convert the output of `encode` back to an object of type `kind`. Raises ValueError if `value` does not fit."""
     try:
         return cast("T", _converter(cast("Any", kind))(value))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:

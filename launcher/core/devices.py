@@ -21,7 +21,7 @@ def device_name(global_rank: int, servers: Sequence[Server]) -> str:
 
 
 def devices_named(name: str, servers: Sequence[Server]) -> frozenset[int]:
-    """Return the rank of the device with this name, or the ranks of all devices if it is the name of a server."""
+    """Return the rank of the device with this name. For the name of a server, return the ranks of all its devices."""
     for server in servers:
         named = {f"{server.server_id}/{device.device_id}": device.global_rank for device in server.devices}
         if name in named:

@@ -92,7 +92,7 @@ class Joined:
 
 @frozen
 class DevicesChanged:
-    """An elastic run excludes devices, or includes them again, when its next attempt starts."""
+    """The next attempt of an elastic run excludes devices, or includes excluded devices again."""
 
     left_out: tuple[int, ...]  # their ranks in the full rank table
     taken_back: tuple[int, ...]
@@ -127,7 +127,7 @@ class SchedulerStarted:
 
 @frozen
 class SchedulerEnded:
-    """MindSpore's scheduler exited by itself. Status 0 means that all ranks had disconnected; otherwise it failed."""
+    """MindSpore's scheduler exited by itself. Status 0 means that all ranks had disconnected. Otherwise, it failed."""
 
     pid: int | None  # None if no process was started
     status: int  # as in subprocess
@@ -180,7 +180,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. It is not escaped."""
+        """The signal that requested the stop, for example "SIGTERM at server 10.0.0.2", or None. It is not escaped."""
         if self.signal is None:
             return None
         try:

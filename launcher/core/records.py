@@ -157,7 +157,7 @@ class Supervision:
 
 @frozen
 class ResumedFrom:
-    """The checkpoint that a run resumes from: the newest one at its start. If it is damaged, ranks skip it."""
+    """The checkpoint from which a run resumes: the newest one when the run starts. Ranks skip it if it is damaged."""
 
     checkpoint: Path  # absolute
     step: int  # the step after which the checkpoint was saved

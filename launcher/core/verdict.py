@@ -20,7 +20,7 @@ class Confidence(str, Enum):
 
 @frozen
 class Failure:
-    """A failure of one rank. It may also be a rank that is still running, if other ranks wait for it."""
+    """The failure of one rank. The rank may still be running, for example if other ranks wait for it."""
 
     global_rank: int
     role: Role
@@ -66,6 +66,6 @@ class Verdict:
 
     @property
     def signalled(self) -> Failure | None:
-        """The first failure if a signal that tlaunch forwarded to all ranks caused it, or None."""
+        """The first failure, if its cause was a signal that tlaunch forwarded to all ranks. Otherwise None."""
         no_other = self.culprit is None and self.server is None and self.scheduler is None
         return next(iter(self.causes), None) if no_other and self.confidence is Confidence.CERTAIN else None

@@ -52,7 +52,7 @@ def preprocess(
     max_words: int = DEFAULT_MAX_WORDS,
     force: bool = False,
 ) -> Preprocessed:
-    """Combine the texts `fr` and `en` into pairs, and write one file per direction to `output`: both files or none.
+    """Combine the texts `fr` and `en` into pairs, and write one file per direction to `output`. On error, write none.
 
     Two `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
     from the training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions,

@@ -25,7 +25,7 @@ DOCUMENT_SENTENCES = 25
 
 
 def write_sample(directory: Path) -> tuple[Path, ...]:
-    """Write pair files for all splits and directions, and the test split as two `.sgm` files: all files or none.
+    """Write pair files for all splits and directions, and the test split as two `.sgm` files. On error, write none.
 
     Existing files are replaced. Return the paths, in the order of `sample_files`.
 

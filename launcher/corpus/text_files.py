@@ -34,7 +34,7 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of the open file `raw` like `read_lines`, while the caller may query the file's position."""
+    """Yield the lines of the open file `raw`, as `read_lines` does. The caller may query its position meanwhile."""
     with as_unreadable_error(path):
         # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
@@ -51,7 +51,7 @@ def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
 
 
 def normalised(text: str) -> str:
-    """Normalise `text` to NFC, remove invisible characters, and replace runs of spaces and controls by one space.
+    """Normalise `text` to NFC, remove invisible characters, and reduce runs of white space and controls to one space.
 
     The result has no tab or newline, so it fits a column of a pair file. It is empty if no character is visible.
     """

@@ -41,7 +41,7 @@ _NETWORK = Path("/proc/self/ns/net")
 
 
 def collect(request: Request) -> Facts:
-    """Collect facts about this server. This takes up to `RESOLVE_S` s, or longer if a file system does not respond."""
+    """Collect facts about this server. This takes up to `RESOLVE_S` seconds, unless a file system does not respond."""
     hostname = socket.gethostname()
     ephemeral = network.ephemeral_ports()
     memory = psutil.virtual_memory()
@@ -198,7 +198,7 @@ def _why_no_file(directory: Path) -> str | None:
 
 
 def _why_no_directory(path: Path) -> str | None:
-    """Return why the directory cannot be created, for example because a parent is a file, or None if it can be."""
+    """Return the reason why the directory cannot be created, or None if it can. A parent may be a file, for example."""
     try:
         path.lstat()
     except FileNotFoundError:

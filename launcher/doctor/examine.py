@@ -32,7 +32,7 @@ class Transport(Protocol):
         """Send all messages at once, and return the answers that arrive before a timeout."""
 
     def offsets_s(self) -> Mapping[int, float]:
-        """Return the clock offset of each measured server from the launcher. It is positive if the server is ahead."""
+        """Return the measured clock offset of each server. It is positive if the server is ahead of the launcher."""
 
 
 @frozen

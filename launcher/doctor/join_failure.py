@@ -151,6 +151,6 @@ def connection_lost(why: str) -> JoinFailure:
 
 
 def _with_next(lines: Sequence[str], number: int) -> str:
-    """Return a line. If it ends in a colon, append the next line."""
+    """Return the line at index `number`. If it ends in a colon, append the next line."""
     line = lines[number].strip()
     return f"{line} {lines[number + 1].strip()}" if line.endswith(":") and number + 1 < len(lines) else line

@@ -36,7 +36,7 @@ class AllReduced:
 
 @frozen
 class Link:
-    """The measured connection between two servers, with the rates in both directions and the lower of them."""
+    """The measured connection between two servers. `bytes_per_s` is the lower rate of the two directions."""
 
     servers: tuple[int, ...]
     latency_s: float
@@ -59,7 +59,7 @@ class Links:
 
 
 def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
-    """Return findings about slow connections between servers. With a single pair, compare its two directions."""
+    """Return findings about slow connections. If there is only one pair of servers, compare its two directions."""
     names = [server.server_id for server in cluster.servers]
     if len(links.pairs) == 1:
         return (_only_pair(links.pairs[0], names, _by(links.interfaces)),)
@@ -80,7 +80,7 @@ def judge_links(links: Links, cluster: Cluster) -> tuple[Finding, ...]:
 
 
 def best_of(first: Links, second: Links) -> Links:
-    """Combine two measurements by taking the better value for each pair, because a machine may have been busy."""
+    """Combine two measurements. For each pair, take the better value, because a machine may have been busy."""
     again = {link.servers: link for link in second.pairs}
     pairs = []
     for one in first.pairs:
@@ -100,7 +100,7 @@ def described(links: Links) -> str | None:
 
 
 def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
-    """Find the best value of each server among its pairs, and return the median of these best values.
+    """Take the best value among the pairs of each server. Return the median of these values over all servers.
 
     >>> usual({(0, 1): 10.0, (0, 2): 1.0, (1, 2): 1.0})
     10.0
@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the server whose pairs are exactly `pairs`, or None if there is no such server or only one pair."""
+    """If `pairs` are exactly the pairs of one server, return this server. For a single pair, return None."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -119,7 +119,7 @@ def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[in
 
 
 def _by(interfaces: Sequence[str]) -> str:
-    """Return a phrase that names the interfaces used, or "" if the interface of any server is unknown."""
+    """Return a phrase that names the interfaces of all servers, or "" if the interface of any server is unknown."""
     return f" by {some_of(list(dict.fromkeys(interfaces)), MAX_SHOWN)}" if interfaces and all(interfaces) else ""
 
 
@@ -147,7 +147,7 @@ def _outliers(
     said: Callable[[Link], str],
     usually: str,
 ) -> Iterator[Finding]:
-    """Yield one finding about the pairs in `stand_out`, or no finding if there are no such pairs."""
+    """Yield one finding about all pairs in `stand_out`. If `stand_out` is empty, yield nothing."""
     if not stand_out:
         return
     each = some_of([f"{_between(link, names)} {said(link)}" for link in stand_out], MAX_PAIRS)
@@ -169,7 +169,7 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Return the lower rate of a connection as text. If the directions differ, the text names the sender."""
+    """Return the rate of the slower direction as text. If the other direction is much faster, also name the sender."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)

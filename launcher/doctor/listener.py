@@ -30,7 +30,7 @@ _BACKLOG = 1024
 
 
 def answer_to(challenge: bytes, server_index: int, secret: str) -> bytes:
-    """Return the answer to a challenge, which proves that the listener belongs to this server and examination."""
+    """Return the answer to a challenge. It proves that the listener belongs to this server and examination."""
     who = server_index.to_bytes(_INDEX_BYTES, "big")
     return who + hmac.digest(secret.encode(), challenge + who, "sha256")
 
@@ -79,7 +79,7 @@ class Listener:
         self._socket.close()
 
     def _accept(self) -> None:
-        """Accept all waiting callers. If there are too many, first drop callers that have not finished in time."""
+        """Accept waiting callers. If there are too many, drop callers connected for more than `SILENCE_S` seconds."""
         with suppress(OSError):  # no more callers, or no descriptor: the caller times out
             while True:
                 if len(self._callers) >= MAX_CALLERS:

@@ -45,7 +45,7 @@ def interfaces() -> tuple[Interface, ...]:
 
 
 def default_interface(net: Path = NET) -> str | None:
-    """Return the interface of the IPv4 default route with the lowest metric, or None if there is no such route."""
+    """Return the interface of the IPv4 default route with the lowest metric, or None if there is no default route."""
     try:
         rows = [line.split() for line in (net / "route").read_text(encoding="ascii").splitlines()[1:]]
     except (OSError, ValueError):
@@ -101,7 +101,7 @@ def _trouble(family: socket.AddressFamily, number: int) -> OSError | None:
 
 
 def patience_s(count: int) -> float:
-    """Return a timeout for resolving `count` names that allows for a name server that does not answer."""
+    """Return the number of seconds to wait for `count` names to resolve if the name server does not answer."""
     return min(MAX_PATIENCE_S, RESOLVE_S * max(1, math.ceil(count / MAX_AT_ONCE)))
 
 

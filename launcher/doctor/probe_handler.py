@@ -35,7 +35,7 @@ OWN_RUNS = ".doctor-"  # prefix of directories that examinations create
 
 
 def forget(runs_dir: Path, *, parent: bool) -> bool:
-    """Remove the runs directory of an examination. If `parent` is set, also remove the parent if it is empty.
+    """Remove the runs directory of an examination. With `parent=True`, also remove an empty parent directory.
 
     Returns whether the directory is removed. Directories that no examination created are not touched.
     """

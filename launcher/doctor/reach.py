@@ -91,7 +91,7 @@ def try_reach(
 
 
 def _make(calls: Sequence[_Call], listener: Listener | None) -> None:
-    """Run all calls to completion, with a limit on the number of calls in parallel."""
+    """Run all calls to completion, at most `MAX_AT_ONCE` of them at the same time."""
     waiting = deque(calls)
     running: set[_Call] = set()
     with selectors.DefaultSelector() as selector:
@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Run the call until it has to wait again. `came` is False after a timeout, and None at the start."""
+        """Continue until the next wait. `came` is True if the socket is ready, False after a timeout, None at first."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None
@@ -177,7 +177,7 @@ def _converse(target: Target, address: str, secret: str) -> Generator[_Wait, boo
 
 
 def _hear(connection: socket.socket, expected: bytes) -> Generator[_Wait, bool, str | None]:
-    """Receive the answer, and return what is wrong with it, or None if it is as expected."""
+    """Receive the answer. Return None if it is as expected, or else a phrase that describes the problem."""
     heard = b""
     while heard != expected:
         piece = yield from _received(connection, ANSWER_BYTES + 1)
@@ -212,7 +212,7 @@ def _send(connection: socket.socket, data: bytes) -> None:
 
 
 def _received(connection: socket.socket, size: int) -> Generator[_Wait, bool, bytes | None]:
-    """Return the next data, no bytes at the end of the connection, or None if no data arrives in time."""
+    """Return the next data, or b"" if the connection has ended, or None if no data arrives in time."""
     while (yield connection, selectors.EVENT_READ):
         try:
             return connection.recv(size)

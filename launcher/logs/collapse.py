@@ -47,7 +47,7 @@ class Shown:
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
-    """Yield the lines of several ranks from index `at` on. Lines of different ranks are merged until they differ."""
+    """Yield the lines of several ranks from index `at` on. Equal lines are merged, up to the first difference."""
     while parts:
         alike: dict[Identity, list[Sequence[Alike]]] = {}
         for part in parts:
@@ -128,7 +128,7 @@ class Collapser(Stage[Alike, Shown]):
     # --- the ranks whose first lines go next ---
 
     def _choice(self) -> tuple[list[int], bool]:
-        """Choose the ranks whose first lines are shown next as one line. Also return True if the choice is certain."""
+        """Choose the ranks whose first lines are merged and shown next. Also return whether this choice is certain."""
         most, *others = self._groups()
         ahead = self._ahead(most) if others else []
         unknown = others[MAX_COMPARED:]

@@ -171,7 +171,7 @@ def progress_regex(text: str) -> Matcher:
 
 
 def figures_of(line: str, pattern: Matcher | None = None) -> Figures | None:
-    """Return the step, epoch, loss and speed in a log line, or None if the line may not be about training.
+    """Return the step, epoch, loss and speed in a log line, or None if the line is not clearly about training.
 
     `pattern`: from `progress_regex`; it replaces the built-in expressions. Raises UsageError if it is too slow.
     """
@@ -255,7 +255,7 @@ def _of_text(line: str) -> Figures | None:
 
 
 def _of_bar(bar: re.Match[str], *, is_below: bool) -> Figures | None:
-    """Return the figures of a progress bar, or None if the bar may not be about training.
+    """Return the figures of a progress bar, or None if the bar is not clearly about training.
 
     `is_below`: this bar is drawn below another one, so it counts an inner loop or an evaluation.
     """

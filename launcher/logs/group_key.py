@@ -38,7 +38,7 @@ Identity = tuple[str, tuple[str, ...]]
 
 
 class Alike:
-    """A line of one rank, prepared for comparison. The first line of a traceback also holds the lines that follow."""
+    """A line of one rank, prepared for comparison. The first line of a traceback also contains the next lines."""
 
     __slots__ = (
         "came_ns", "coloured", "following", "global_rank", "is_frame", "kind", "number", "numbers", "raised", "text", "time",
@@ -106,7 +106,7 @@ class Kinds:
 
 
 class Kind:
-    """All lines with the same words. Two of them are alike if their numbers at the positions `counting` are equal."""
+    """All lines with the same words. Two lines can be merged if their numbers at the positions `counting` are equal."""
 
     def __init__(self, words: str) -> None:
         self.words = words
@@ -154,7 +154,7 @@ def _parts(text: str, words_from: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[Alike]) -> str:
-    """Merge lines with the same words into one text. Different numbers become ranges; the first line gives the time."""
+    """Merge lines with the same words into one text. It has ranges for different numbers, and the first line's time."""
     first = lines[0]
     if all(line.coloured == first.coloured for line in lines):
         return first.coloured

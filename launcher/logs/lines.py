@@ -50,7 +50,7 @@ class LineReader:
         self._line_offset = 0  # of the line to which `_begun` belongs
 
     def blocks(self, offset: int, chunk: bytes) -> list[tuple[int, bytes]]:
-        """Return the lines that `chunk` completes as one block, and pieces of a very long line. Each has its offset."""
+        """Return blocks with their offsets: first all lines that end in `chunk`, then pieces of a very long line."""
         blocks: list[tuple[int, bytes]] = []
         if offset != self._offset + len(self._begun):
             if self._begun:
@@ -73,7 +73,7 @@ class LineReader:
         return blocks
 
     def lines(self, offset: int, chunk: bytes) -> list[Line]:
-        """Return the lines that end in `chunk`, and pieces of a very long line."""
+        """Return the lines that end in `chunk`. A very long line is returned in pieces, even before its end."""
         lines: list[Line] = []
         for at, block in self.blocks(offset, chunk):
             if not block.endswith(b"\n"):
@@ -136,7 +136,7 @@ def piece_end(begun: bytes | bytearray, limit: int) -> int:
 
 
 def with_attempts(lines: Iterable[Line], starts: Sequence[tuple[int, int]]) -> Iterator[Line]:
-    """Add the attempt to each line of one rank. `starts` has the start offsets of attempts, and may grow meanwhile."""
+    """Yield each line with its attempt. `starts` has the start offset of each attempt, and may grow meanwhile."""
     first, behind, known = 0, 0.0, -1
     attempt: int | None = None
     for line in lines:
@@ -156,7 +156,7 @@ def attempt_at(offset: int, starts: Sequence[tuple[int, int]]) -> tuple[int, flo
 
 
 def shown(line: Line) -> str:
-    """Return the text of a line, made safe for a terminal. Of a progress bar, only the last state is returned."""
+    """Return the text of a line, made safe for a terminal. For a progress bar, return only its last state."""
     return printable(line.raw.decode("utf-8", errors="replace"))
 
 

@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Keep only the last `keep_bytes` bytes and `keep_lines` lines unread. Return the number of skipped bytes."""
+        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped
@@ -181,7 +181,7 @@ class GrowingLog:
 
     @property
     def displaced(self) -> int | None:
-        """The descriptor of a renamed file that is still read, or None if the file has the log's name."""
+        """The descriptor of the file that is read, if it was renamed. None if it still has the name of the log."""
         return self._log if self._is_displaced else None
 
     def close(self) -> None:
@@ -257,7 +257,7 @@ class Place:
 
     @classmethod
     def parse(cls, text: str) -> Place | None:
-        """Parse a position that `str` has written. Return None if `text` is not a position."""
+        """Parse a position that was converted with `str`. Return None if `text` is not a position."""
         found = _PLACE.fullmatch(text)
         return cls(int(found[1]), int(found[2])) if found else None
 
@@ -272,7 +272,7 @@ class LogCursor:
 
 
 def piece_after(log: Path, place: Place | None) -> LogCursor:
-    """Return the lines after `place`, or all lines if it is None, but at most the last 128 KiB. Raises OSError."""
+    """Return the lines after `place`, or all lines if `place` is None: at most the last 128 KiB. Raises OSError."""
     try:
         with opened(log) as descriptor:
             found = os.fstat(descriptor)

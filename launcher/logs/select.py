@@ -97,7 +97,7 @@ class Selector:
 
     @property
     def cut_short(self) -> int:
-        """The number of lines that were searched only in part, to save time, and had no match there."""
+        """The number of long lines without a match in their beginning. To save time, the rest was not searched."""
         return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 
@@ -216,7 +216,7 @@ class Matcher:
         return found
 
     def refused(self, why: str) -> UsageError:
-        """Return the error for an expression that is no longer used, with the reason `why`."""
+        """Return the error for a regular expression that cannot be used. `why` is the reason, for the message."""
         hint = "repeat less: a `*` or `+` inside or next to another can match one text in too many ways"
         return UsageError(f"the regular expression {self._compiled.pattern!r} {why}", hint=hint)
 

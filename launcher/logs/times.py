@@ -186,7 +186,7 @@ class Clock:
     """Adds times to the lines of one rank. A line without a time gets the time of the line before."""
 
     def __init__(self, near_ns: int, arrivals: Arrivals | None = None) -> None:
-        """Start without a time. `near_ns` is the approximate time of the run, for times without a year.
+        """Start without a time. Times without a year get the year that brings them nearest to `near_ns`.
 
         With `arrivals`, a line without a time gets its arrival time, unless it arrived with the line before.
         """
@@ -213,7 +213,7 @@ class Clock:
         )
 
     def _or_arrival(self, line: Line, own_ns: int | None, arrived_ns: int | None) -> int | None:
-        """Return the time written in the line, or else its arrival. Return None if it continues the line before."""
+        """Return the line's own time, or else its arrival time. Return None if the line continues the previous line."""
         if own_ns is not None:
             self._arrived_ns, self._is_arrival = arrived_ns, False
             return own_ns
@@ -227,7 +227,7 @@ class Clock:
         return arrived_ns
 
     def _own_ns(self, raw: bytes) -> int | None:
-        """Return the time in a line, or None. A date after prose counts only in the column of the previous date."""
+        """Return the time in a line, or None. A date after prose must be in the same column as the previous date."""
         if _QUICK.search(raw, 0, FIRST_CHARS + MAX_TIME_CHARS) is None:
             return None
         found = _first_in(raw[: FIRST_CHARS + MAX_TIME_CHARS].decode("latin-1"), self._near_ns)

@@ -141,7 +141,7 @@ def _line_before(text: str, start: int) -> str:
 
 
 def _body(text: str, start: int, prefix: str) -> tuple[list[str], int]:
-    """Return a traceback's lines after the header, and their end position. An incomplete one has no lines."""
+    """Return a traceback's lines after the header, and their end position. If it is incomplete, return no lines."""
     body: list[str] = []
     headers = 0
     for raw, after in lines_of(text, start, len(text)):
@@ -231,7 +231,7 @@ class GroupFrame:
         self._is_closed = False
 
     def holds(self, line: str) -> bool:
-        """Return True if the next line is in the frame. Lines between two such lines also belong to the group."""
+        """Return True if the next line is in the frame. Other lines between lines of the frame belong to the group."""
         if _IN_GROUP.match(line):
             self._outside_lines, self._is_closed = 0, _END_OF_GROUP.match(line) is not None
             return True

@@ -77,7 +77,7 @@ def find_traceback(text: str) -> FoundTraceback | None:
 
 
 def traceback_in(log: bytes) -> FoundTraceback | None:
-    """Return the last traceback at the end of a log. Only the last 16 KiB are decoded if they are sufficient."""
+    """Return the last traceback in the end of a log. To save time, the last 16 KiB are searched first."""
     if HEADER.encode() not in log:
         return None
     near = _plain(log[-NEAR_BYTES:])
@@ -92,7 +92,7 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
 
 
 def tracebacks_above(log: bytes) -> list[FoundTraceback]:
-    """Return the tracebacks before the last one, first one first. `lines_after` counts lines up to the last one."""
+    """Return all tracebacks except the last one, in order. `lines_after` counts lines up to the last traceback."""
     text = _MIXED.sub(unmixed, _plain(log))
     chain = _last_chain(text)
     return list(tracebacks_in(text[: chain[0].start])) if chain else []
@@ -143,7 +143,7 @@ def frames_in(traceback: str) -> list[tuple[str, str]]:
 
 
 def may_be_uncaught(found: FoundTraceback) -> bool:
-    """Return False if no frame is at a program's top level: only an exception handler prints such a traceback."""
+    """Return False if no frame is at the program's top level. An exception handler has then printed the traceback."""
     functions = [function for _, function in frames_in(found.text) if function]
     is_whole = len(found.text) < TRACEBACK_CHARS
     return found.thread is not None or not functions or not is_whole or not _ENTRIES.isdisjoint(functions)
@@ -203,7 +203,7 @@ def _linked(text: str, start: int, end: int, prefix: str) -> bool:
 
 @frozen
 class Folded:
-    """The same exception, raised by one or more ranks."""
+    """An exception that one or more ranks raised."""
 
     ranks: tuple[int, ...]  # global ranks, ascending
     traceback: FoundTraceback  # of the lowest rank
@@ -249,7 +249,7 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield texts that begin one line before a traceback's header. A traceback that is cut off is whole in the next."""
+    """Yield texts that begin one line before a traceback's header. Tracebacks that are cut off are repeated."""
     text = bytearray()
     before = b""  # the line before the header, which names the thread
     for line in lines:

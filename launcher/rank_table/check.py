@@ -84,7 +84,7 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
 
 
 def _rule_findings(table: Table, at_most: int) -> Iterator[Found]:
-    """Yield at most `at_most` findings per rule. If there are more, the last one says how many were left out."""
+    """Yield at most `at_most` findings per rule. If there are more, the last finding gives the number omitted."""
     entries = [entry for entry in CATALOGUE.values() if entry.concerns(table)]
     replaced = {entry.replaces for entry in entries}
     for entry in entries:

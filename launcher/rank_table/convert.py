@@ -37,7 +37,7 @@ _SUPER_POD_NAME = "super_pod"  # the name in --drop for the two keys that assign
 
 
 def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
-    """Yield an error if ranks or devices are not numbered host by host, since a list of hosts has no numbers."""
+    """Yield an error if ranks or devices are not numbered host by host. A list of hosts cannot store the numbers."""
     places = ((server, slot, device) for server in cluster.servers for slot, device in enumerate(server.devices))
     for expected, (server, slot, device) in enumerate(places):
         if device.global_rank == expected and device.device_id == slot:
@@ -138,7 +138,7 @@ def rewritten_format(table_format: str) -> str:
 
 
 def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """If HCCL cannot use a cluster, mark it for CPU or GPU. Return the cluster and a note about this change.
+    """Mark the cluster as CPU if it lacks the addresses that HCCL needs. Return the cluster and notes about the change.
 
     Between servers, HCCL needs the address of every device or of every server. Other clusters are returned unchanged.
     A server's existing hardware_type is kept.

@@ -104,7 +104,7 @@ def recognise_plain(data: bytes) -> str | None:
 
 
 def _list_of_names(first: str, text: str) -> str | None:
-    """Return "hostfile" for several lines of one name each, "nodelist" for a node list, or None for other text."""
+    """Return "hostfile" for lines with one name each, "nodelist" for a node list, or None for any other text."""
     if "," in first or "[" in first:
         return "nodelist" if _LIST.match(first) else None
     if not all(is_host_name(re.sub(f"^{_USER}", "", line)) for line in _meaningful(text)):
@@ -115,7 +115,7 @@ def _list_of_names(first: str, text: str) -> str | None:
 
 
 def certainly_plain(data: bytes) -> str | None:
-    """Return the result of `recognise_plain` if every line confirms it, or None in case of doubt.
+    """Return the kind from `recognise_plain` if every line of the text has the form of that kind, else None.
 
     The hosts are not expanded, since a line may name a million devices. Texts larger than a rankfile of 131,072 ranks
     are skipped.
@@ -129,7 +129,7 @@ def certainly_plain(data: bytes) -> str | None:
 
 
 def program_kind(data: bytes, suffix: str) -> str | None:
-    """Return a phrase such as "a Python script" if the text or the suffix is that of a program, or else None."""
+    """If the text or the file suffix looks like a program, return a phrase such as "a Python script", else None."""
     head = data[:_MAX_HEAD_BYTES].removeprefix(codecs.BOM_UTF8).decode(errors="replace").lstrip()
     if head.startswith("#!"):
         return f'a script that starts with "{head.splitlines()[0][:40]}"'

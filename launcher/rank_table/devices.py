@@ -28,7 +28,7 @@ _ALMOST_ADDRESS = re.compile(r"(ipv6|ip)?[ _-]?add?res?s?[ _-]*[0-9]*", re.IGNOR
 
 
 class FoundDevice(NamedTuple):
-    """A device that a machine has, or is assumed to have."""
+    """A device that was detected on a machine, or that is assumed to be there."""
 
     device_id: int  # physical
     device_ip: str | None = None  # None if not set; never invented
@@ -36,7 +36,7 @@ class FoundDevice(NamedTuple):
 
 
 def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
-    """Return the ids in a list such as "0-3,6", in order. Error messages refer to the list as `origin`.
+    """Return the ids in a list such as "0-3,6", in the given order. Error messages refer to the list as `origin`.
 
     Raises:
         UsageError: the list cannot be parsed, has an id twice, or an id that no server has.

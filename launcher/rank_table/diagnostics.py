@@ -79,7 +79,7 @@ def count_problems(problems: Sequence[Problem]) -> str:
 
 
 def _excerpt(line: str, column: int, width: int, room: int) -> tuple[str, str]:
-    """Return the part of `line` around `column`, at most `room` columns wide, and a line with a caret below the fault.
+    """Return at most `room` columns of `line` around `column`, and a second line with carets that underline the fault.
 
     The fault is in the middle if the line continues on both sides. "…" marks a cut.
     """

@@ -68,7 +68,7 @@ def davinci_ids() -> tuple[int, ...]:
 
 
 def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """Ask hccn_tool for the address of each device in `ids`, IPv4 if available. Blocks up to `patience_s` per call.
+    """Ask hccn_tool for the address of each device, preferably IPv4. Each call may take up to `patience_s` seconds.
 
     Raises:
         UnreadableError: hccn_tool is missing.
@@ -100,7 +100,7 @@ def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tupl
 
 
 def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]:
-    """Ask nvidia-smi for this machine's GPUs, blocking up to `patience_s`. A GPU split into MIG devices counts once.
+    """Ask nvidia-smi for this machine's GPUs. Wait at most `patience_s` seconds. MIG devices are not listed separately.
 
     Raises:
         UnreadableError: nvidia-smi is missing.
@@ -117,7 +117,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
 
 
 def own_server_id() -> str:
-    """Return the address of this machine on its default route, or its host name if there is no such address.
+    """Return the address that this machine uses on its default route. If it has none, return its host name.
 
     Loopback addresses are skipped, because they are the same on every server. No packet is sent, and no name is looked
     up.

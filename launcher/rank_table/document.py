@@ -25,7 +25,7 @@ _SPACED_COLON = re.compile(r'"[ \t\n\r]+:')
 
 
 class LongInteger(float):
-    """An integer with too many digits, stored as a float as in HCCL's parser."""
+    """An integer with too many digits for a 64-bit number. Like HCCL's parser, tlaunch stores it as a float."""
 
     def __init__(self, digits: str) -> None:
         self.digits = len(digits.removeprefix("-"))
@@ -188,7 +188,7 @@ class _Loader:
         )
 
     def may_repeat_keys(self, text: str) -> bool:
-        """Return whether an object may have a repeated key. False is certain, but True is not.
+        """Return False if no object has a repeated key, or True if an object may have one. This is a quick check.
 
         In the text, each key ends in a quote, blanks and a colon. Only a string with an escaped quote can contain the
         same sequence. If there are as many sequences as keys in the parsed objects, no key was dropped.
@@ -211,7 +211,7 @@ class _Loader:
 
 
 def _numbers_too_large(text: str) -> list[Fault]:
-    """Return a fault for each number that is too large for a double, because HCCL refuses such numbers."""
+    """Return a fault for each number that is too large for a double. HCCL refuses these numbers."""
     hint = "write the intended number: HCCL's limit is 1.8e308"
     found, at, depth = [], 0, 0
     while (token := next_token(text, at)).kind != END:

@@ -132,7 +132,7 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Return each step as a repair, with its line number in the original text `first`."""
+    """Convert the steps to repairs. Line numbers refer to the original document `first`."""
     repairs = []
     for step in steps:
         offset = step.edits[0].start
@@ -143,14 +143,14 @@ def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origi
 
 
 def _encoded(text: str) -> bytes:
-    """Encode the text as UTF-8 with a byte order mark, so that a mark in the text itself is not removed."""
+    """Encode the text as UTF-8 with a byte order mark. A reader removes only this mark, not one in the text itself."""
     return codecs.BOM_UTF8 + text.encode()
 
 
 def _next_pass(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[list[_Step], list[_Step]]:
-    """Return the next repairs to make, and separately the repairs that are made only if `unsafe` is set."""
+    """Return two lists: the next repairs to make, and repairs that are only offered because they need `unsafe`."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if any(step.code == "RT112" for step in steps) and not _fits_format(document, steps, path, profile):
@@ -174,7 +174,7 @@ def _next_pass(
 
 
 def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
-    """Return whether the table has the structure that its format requires after `steps`."""
+    """Apply the steps to a copy of the text. Return whether the result has the structure that its format requires."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     errors = parse_rank_table(_encoded(text), path, profile).errors
     return not any(error.code in OF_SHAPE for error in errors)
@@ -209,7 +209,7 @@ def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote"
 
 
 def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
-    """Return the edit that writes the suggested value, or None if a name, id or address would change its value.
+    """Return the edit that writes the suggested value. Return None if this would change the meaning of a name or id.
 
     For example, "+07" becomes "7", but "7x" is left to a person although HCCL reads it as 7.
     """

@@ -157,7 +157,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Add the addresses that HCCL needs between servers, or mark the cluster as "cpu" if they are unknown."""
+    """Add the addresses that HCCL needs between servers. If they are unknown, mark the cluster as "cpu"."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()

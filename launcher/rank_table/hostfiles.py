@@ -211,7 +211,7 @@ def _rank_line(place: Place, line: str) -> tuple[int, str, str]:
 
 
 def _why_cores(hosts: dict[str, dict[int, str]]) -> str | None:
-    """Return why the slots must be CPU cores and not device ids, or None if they can be device ids."""
+    """Return the reason why the slots of a rankfile are CPU cores. Return None if they may be device ids."""
     for host, slots in hosts.items():
         for rank, slot in slots.items():
             if not slot.isdecimal() or len(slot) > len(str(MAX_COUNT)):

@@ -35,7 +35,7 @@ def family_of(packed: bytes | None) -> int | None:
 
 
 def why_no_address(address: str) -> str:
-    """Return why `address` is invalid, as a suffix for a message, or "" if there is no specific reason.
+    """Return the reason why `address` is invalid, to append to a message. Return "" if there is no specific reason.
 
     >>> why_no_address("10.277.0.10"), why_no_address("10.1.1"), why_no_address("node1")
     (': 277 is more than 255', ': it has 3 numbers, not 4', '')
@@ -84,7 +84,7 @@ def is_unspecified(packed: bytes | None) -> bool:
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Return a phrase that says why `address` is not a valid address for `owner`, such as a device."""
+    """Return a phrase that explains why an `owner`, such as a device, cannot have this address."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"unspecified, and cannot be the address of a {owner}"

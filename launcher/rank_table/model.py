@@ -50,7 +50,7 @@ def read_decimal(text: Any) -> int | None:
 
 
 def read_signed(text: str | None) -> int | None:
-    """Return the signed 32-bit number that HCCL reads from `text`, or None if `text` is not such a number.
+    """Return the signed 32-bit number that HCCL reads from `text`, or None for other texts.
 
     >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
     (7, -1, None, None)
@@ -75,7 +75,7 @@ class DeviceRow(NamedTuple):
     rank_pointer: Pointer | None = None  # the object that holds the rank, if not the device's own
 
     def word(self, key: str) -> str:
-        """Return the name that the table's format uses for a key."""
+        """Return the name of a key in this table's format. For example, some formats use other names for device_ip."""
         return self.words.get(key, key)
 
     def at(self, key: str | None = None) -> Pointer:
@@ -159,7 +159,7 @@ class Table:
 
     @cached_property
     def servers_are_complete(self) -> bool:
-        """False if devices may be missing, because an instance names no server or an entry cannot be read."""
+        """True if all devices are known. False if an instance names no server, or an entry cannot be read."""
         return not self.groups or (
             all(len(group.instances) == (group.instance_count or 0) for group in self.groups)
             and all(one.entry_count == (one.device_count or 0) for group in self.groups for one in group.instances)
@@ -183,7 +183,7 @@ class Table:
 
     @cached_property
     def uses_host_nics(self) -> bool:
-        """True if rank 0 has no device_ip but a host_ip: HCCL then uses the servers' network cards."""
+        """True if rank 0 has a host_ip but no device_ip. HCCL then uses the servers' network cards."""
         first = next((device for device in self.devices if device.global_rank == 0), None)
         return first is not None and not first.addresses and self.servers[first.server].has_host_ip
 
@@ -210,7 +210,7 @@ class Table:
 
     @cached_property
     def address_counts(self) -> Counter[int]:
-        """A counter of devices, keyed by their number of addresses."""
+        """The number of devices that have 0 addresses, 1 address, 2 addresses, and so on."""
         return Counter(len(device.addresses) for device in self.devices)
 
 
@@ -236,7 +236,7 @@ def integer_at(fields: Mapping[str, Any], key: str) -> int | None:
 
 
 def options_at(fields: Mapping[str, Any], keys: frozenset[str]) -> Options:
-    """Return the keys that are set to a string, with their values, sorted by key."""
+    """Return (key, value) for each key in `keys` whose value is a non-empty string, sorted by key."""
     texts = ((key, text_at(fields, key)) for key in fields.keys() & keys)
     return tuple(sorted((key, text) for key, text in texts if text))
 
@@ -282,7 +282,7 @@ def entry_count(fields: dict[str, Any], key: str) -> int | None:
 
 
 def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
-    """Yield each id or rank that only HCCL can parse, as a tuple (device, key, text, number)."""
+    """Yield (device, key, text, number) for each id or rank that HCCL can parse but other readers cannot."""
     for device in table.devices:
         fields = device.fields
         # Fast path: this loop runs over every device of every table.
@@ -295,7 +295,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """Yield the first pair of servers with consecutive ranks whose names are not in dictionary order."""
+    """Sort servers by rank, and yield the first two neighbours whose names are not in dictionary order."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

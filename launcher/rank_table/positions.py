@@ -20,7 +20,7 @@ Trie = dict[str | int, Any]
 
 
 class Place(NamedTuple):
-    """The position of a value in the text, as offsets."""
+    """The start and end of a value in the text, as character offsets."""
 
     key: int | None  # the start of its key; None for list items and the document itself
     start: int
@@ -43,7 +43,7 @@ def json_pointer(pointer: Pointer) -> str:
 
 
 class Lines:
-    """An index of the line starts of a text, with one entry per block of text."""
+    """Converts between offsets and line numbers of a text. It keeps one line count for each block of the text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -104,7 +104,7 @@ class _Locator:
         self._endless = endless
 
     def walk(self, at: int, wanted: Trie, key_at: int | None, goal: int) -> int:
-        """Record the positions of wanted values inside the value at `at`. Return the offset at which it ends."""
+        """Record the positions of wanted values inside the value at `at`. Return the offset where this value ends."""
         opening = self.text[at]
         is_container = opening in "{["
         if _FOUND in wanted:
@@ -159,7 +159,7 @@ _LINE_END = re.compile(r"\r?\n|\Z")
 
 
 class Edit(NamedTuple):
-    """A replacement of text[start:end] by `text`, which may also be a removal or an insertion."""
+    """A replacement of the characters from `start` to `end` by `text`. It may also be a removal or an insertion."""
 
     start: int
     end: int
@@ -167,7 +167,7 @@ class Edit(NamedTuple):
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
-    """Apply the edits. Return the new text and the edits as applied, which also remove superfluous blanks.
+    """Apply the edits, and remove blanks that become superfluous. Return the new text and the edits made.
 
     Edits must not overlap.
 
@@ -193,7 +193,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 def overwritten(text: str, edits: Iterable[Edit]) -> str:
-    """Apply the edits to the text without further changes. The edits must be in ascending order."""
+    """Return the text with the edits applied, and nothing else changed. The edits must be in ascending order."""
     parts, at = [], 0
     for edit in edits:
         parts += [text[at : edit.start], edit.text]
@@ -211,7 +211,7 @@ class Origins:
         self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
 
     def offset(self, offset: int) -> int:
-        """Return the offset in the original text. For inserted text, this is the start of the insertion."""
+        """Convert an offset to one in the original text. For inserted text, return the start of the insertion."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset
@@ -224,7 +224,7 @@ def _is_removal(edit: Edit) -> bool:
 
 
 def _tidied(text: str, edit: Edit) -> Edit:
-    """Extend a removal to superfluous blanks. If nothing else is on the line, remove the whole line."""
+    """Extend a removal to the blanks around it that become superfluous. If the line becomes blank, remove all of it."""
     if not _is_removal(edit):
         return edit
     left, right = edit.start, edit.end

@@ -57,7 +57,7 @@ class Field(NamedTuple):
     example: str | None  # None: the field is optional
 
     def suits(self, fields: Fields, name: str) -> bool:
-        """Return whether a quick check finds the field valid. If it does not, the field may still be valid."""
+        """Return True if a quick check finds the field valid. False means that only a full check can decide."""
         return type(fields[name]) is self.kind or self.kind is object if name in fields else self.example is None
 
 
@@ -183,7 +183,7 @@ class Shapes:
 
 
 def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
-    """Yield device ids that a list does not use. If it has one entry, start with the number of its instance."""
+    """Yield device ids that a list does not use. If the list has only one entry, start at the index of its instance."""
     used = {read_decimal(entry.get(DEVICE_ID)) for entry in entries if isinstance(entry, dict)}
     first = pointer[-1] if len(entries) == 1 and pointer and isinstance(pointer[-1], int) else 0
     return (number for number in count(first % LAB_DEVICES) if number not in used)
@@ -235,7 +235,7 @@ def shown(value: Any) -> str:
 
 
 def _retyped(kind: str, value: Any) -> str | None:
-    """Return the value as JSON of the required type by adding or removing quotes, or None if this is impossible."""
+    """Add or remove quotes to give the value the required type. Return it as JSON, or None if this is impossible."""
     if kind == "string_type" and isinstance(value, int) and not isinstance(value, bool):
         return f'"{json.dumps(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 10:

@@ -123,7 +123,7 @@ def unpaired_quote(text: str, before: Token, after: Token) -> Fault:
 def unmatched(
     text: str, token: Token, opened: tuple[str, int], way: Remedy | None, *, comma: int | None, needless_comma: str
 ) -> Fault:
-    """Report a closing bracket that does not match the last open bracket. `opened` is this bracket and its line.
+    """Report a closing bracket that does not match the last open bracket. `opened` has the open bracket and its line.
 
     `comma` is the position of the comma before the bracket. `needless_comma` is "before" or "after": the comma that
     becomes superfluous when the bracket is removed. If `way` makes the rest of the text match, it is the repair.
@@ -151,7 +151,7 @@ def unmatched(
 
 
 def closed_before_key(text: str, key: int, colon_end: int, opened: str) -> Edit | None:
-    """Return the edit that closes a list before a comma and a key, or None if this leaves unmatched brackets."""
+    """Return the edit that inserts "]" before the comma and the key, or None if this leaves unmatched brackets."""
     before = text[:key].rstrip(" \t\r\n")
     if not before.endswith(",") or not _match(text, colon_end, opened[:-1]):
         return None
@@ -184,7 +184,7 @@ class ErrorLog:
         self._doubtful_end = -1  # end of the last word that cannot be repaired
 
     def overwrite(self, fault: Fault | None, start: int, end: int, replacement: str = "") -> None:
-        """Record a fault unless it is None, and overwrite its text with `replacement` or with blanks."""
+        """Record the fault if there is one. Overwrite its text with `replacement`, or with blanks if that is empty."""
         if fault is not None:
             self.faults.append(fault)
         self.patches.append(Edit(start, end, replacement or " " * (end - start)))

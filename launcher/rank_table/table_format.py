@@ -146,7 +146,7 @@ def recognise(document: Any) -> Format | None:
 
 
 def groups_are_servers(document: dict[str, Any]) -> bool:
-    """Return whether `group_list` contains servers, as in a v1.0 table whose keys have other names."""
+    """Return whether `group_list` lists servers. If so, the file is a v1.0 table with wrong key names."""
     groups = document.get("group_list")
     if "server_list" in document or not isinstance(groups, list) or not groups:
         return False
@@ -155,7 +155,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """Return the key of another format's list if the document has such a list instead of the list of `found`."""
+    """If the document has another format's list instead of the list of `found`, return that list's key, else None."""
     return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 

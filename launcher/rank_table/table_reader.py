@@ -126,7 +126,7 @@ def load_cluster(path: Path, profile: Profile = AS_HCCL) -> tuple[Cluster, tuple
 
 
 def unread_note(reports: Iterable[TableReport]) -> str | None:
-    """Return a note that lists the keys that no program reads, or None if there are no such keys."""
+    """Return a note that lists the keys that no program reads, or None if every key is read."""
     keys: dict[str, None] = {}
     for report in reports:
         unknown = (warning.pointer for warning in report.warnings if warning.code == "RT401")
@@ -262,7 +262,7 @@ def _await_data(descriptor: int) -> None:
 
 
 def overwrite(path: Path, original: bytes, data: bytes) -> None:
-    """Atomically replace the file at `path`, which must still contain `original`. Its mode stays the same.
+    """Atomically replace the file at `path` if it still contains `original`. The file keeps its mode.
 
     If `path` is a symbolic link, its target is replaced. The owner is kept if permitted.
 

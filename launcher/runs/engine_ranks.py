@@ -55,7 +55,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
 
 
 def _write_or_compare(run_dir: RunDir, text: str) -> None:
-    """Write run.json if it is missing. Otherwise raise RefusedLayoutError if it disagrees with `text`."""
+    """Write `text` to run.json if the file is missing. If it exists and disagrees, raise RefusedLayoutError."""
     if not run_dir.run_json.exists():
         with suppress(FileExistsError):  # another rank was faster
             atomic.write_text(run_dir.run_json, text, replace=False)
@@ -80,7 +80,7 @@ def _write_or_compare(run_dir: RunDir, text: str) -> None:
 
 
 def _agreed_on(fields: Any) -> dict[str, Any] | None:
-    """Return the fields of run.json that all ranks must share, or None if it is not a run record."""
+    """Return the fields of run.json that must be equal on all ranks, or None if run.json is not a run record."""
     try:
         layout = " ".join(f"{axis}={degree}" for axis, degree in fields["layout"].items())
         return {"port": fields["master_port"], "layout": layout, "servers": fields["cluster"]["servers"]}
@@ -95,7 +95,7 @@ def note_process(run_dir: RunDir, global_rank: int, process: ProcessId) -> None:
 
 @contextmanager
 def announcement(run_dir: RunDir, *, without_mark: bool) -> Iterator[bool]:
-    """Yield True on the first rank of a server, which announces the run to the user, and False on other ranks.
+    """Yield True on the first rank of a server, and False on other ranks. Only the first rank announces the run.
 
     The other ranks wait until the first leaves the block, because an engine ends all ranks when one fails. The first
     rank is determined by a file in the run's directory. If that file cannot be written, `without_mark` is yielded.
@@ -133,7 +133,7 @@ class EngineRanks:
         return self._noted
 
     def ended(self, *, all_noted: bool) -> bool:
-        """Return True if every rank has ended. If `all_noted` is set, ranks without a record were never started."""
+        """Return True if every rank has ended. Set `all_noted` if every rank that was started has a process record."""
         # Processes of other machines are not visible; processes from before this machine's last boot have ended.
         here = socket.gethostname()
         if not self._noted or not all(process.host == here and not process.lives for process in self._noted.values()):

@@ -34,7 +34,7 @@ class LoggedSteps:
 
 
 def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
-    """Return the training steps that were logged by the lowest rank whose log ends with training figures.
+    """Return the training steps in the log of one rank: the lowest rank whose log ends with training figures.
 
     A step's time is the time of its line, or 0 if the line has none. If step or sample numbers restart with each epoch,
     the epochs are added up. Only the end of a long log is read; steps are left out if it does not show their number.
@@ -98,7 +98,7 @@ def _steps(
 
 
 def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
-    """Return the number of steps before the first epoch in `end`, or None if the number is not certain.
+    """Return the number of training steps before the first epoch in `end`. Return None if the number is uncertain.
 
     `end` has the figures from the end of a log, `begin` the first figures of the attempt. The result is 0 if steps are
     numbered across epochs. It is None if samples are counted and no epoch is logged.
@@ -122,7 +122,7 @@ def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
 
 
 def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Matcher | None) -> Figures | None:
-    """Return the first figures with a step in the log of an attempt, or None if its first lines have none."""
+    """Return the first figures with a step in an attempt's log, or None if the start of the log has no figures."""
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
         starts.apply(stamped.event)

@@ -48,7 +48,7 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 
 
 def check_own_directory(directory: Path) -> None:
-    """Raise UsageError if a directory, or a link to it, belongs to another user, who could replace files in it."""
+    """Raise UsageError if a directory or a link to it belongs to another user. That user could replace files in it."""
     for uid in uids_of_file(directory):
         if not is_trusted_in(uid, directory):
             raise UsageError(

@@ -164,7 +164,7 @@ class Progress:
     """Tracks the state of a run from its events, which must come in order. Times are nanoseconds since 1970."""
 
     def __init__(self, rank_count: int | None = None, devices: frozenset[int] | None = None) -> None:
-        """Start before the first event. If `devices` is given, count only the ranks on these devices."""
+        """Start without any events. If `devices` is given, count only the ranks on these devices."""
         self._devices = devices
         self.rank_count = rank_count or 0
         self._count_is_given = rank_count is not None
@@ -192,7 +192,7 @@ class Progress:
 
     @property
     def state(self) -> State:
-        """The state according to the events, which do not show that an agent was killed."""
+        """The state according to the events. If an agent was killed, the events do not show it."""
         attempt, ending = self.current, self.current.ending
         if self.ended:
             return ENDED_AS[ending.cause]

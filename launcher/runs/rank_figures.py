@@ -50,7 +50,7 @@ class RankFigures:
 
     @property
     def is_over(self) -> bool:
-        """True if a progress bar without text is complete, so that its loop has ended."""
+        """True if a progress bar without text has reached its last step. The loop that it shows has then ended."""
         return self.is_bare and self.step is not None and self.step == self.last_step
 
     @property
@@ -101,7 +101,7 @@ class FiguresReader:
         self._logs: dict[int, _Log] = {}
 
     def look(self, global_rank: int, log_offset: int = 0) -> RankFigures:
-        """Return the newest figures of a rank from its heartbeat or, from `log_offset` on, from its log."""
+        """Return the newest figures of a rank from its heartbeat, or from its log after `log_offset`."""
         heartbeat = read_heartbeat(self._run_dir.heartbeat(global_rank))
         beat = heartbeat.beat if heartbeat is not None else Beat()
         figures = RankFigures(
@@ -112,7 +112,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures in a rank's log, or None. Only `refused` is set if the pattern was too slow."""
+        """Return the newest figures in a rank's log, or None. If the pattern was too slow, only `refused` is set."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

@@ -79,7 +79,7 @@ class RankLog:
         self, global_rank: int, log: GrowingLog, starts: AttemptStarts, near_ns: int, *,
         wanted: Callable[[Line], bool] | None = None, arrivals: Arrivals | None = None,
     ) -> None:  # fmt: skip
-        """Start at the beginning of `log`. `near_ns` is the approximate time of the run, for times without a year.
+        """Start at the beginning of `log`. Times without a year get the year that brings them nearest to `near_ns`.
 
         `wanted`: as in `RankLogs`. `arrivals`: the times of lines that contain no time.
         """
@@ -91,7 +91,7 @@ class RankLog:
         self.before_read: Callable[[], None] = lambda: None  # called before each read by `present` and `blocks`
 
     def skip_to_last(self, count: int, *, with_times: bool = False) -> None:
-        """Skip all but the last `count` lines. If `with_times` is True, search earlier lines for their time."""
+        """Skip all but the last `count` lines. With `with_times`, read back to find the time of the first line kept."""
         self._log.skip_to_last_lines(count)
         for limit_bytes in TIMED_BYTES if with_times else ():
             reader = LineReader(self._global_rank)
@@ -111,7 +111,7 @@ class RankLog:
         yield from self.rest()
 
     def with_partial_from(self, marks: Collection[bytes]) -> Iterator[Line]:
-        """Skip the log up to about one chunk before the first of `marks`, and yield the lines from there on."""
+        """Find the first of `marks` in the log, and yield all lines from about one chunk before it to the end."""
         longest = max(map(len, marks))
         is_found, last_offset, last = False, 0, b""
         for offset, chunk in self._present():
@@ -126,7 +126,7 @@ class RankLog:
         yield from self.rest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the log up to its current end in blocks of lines. A block without a newline is part of a line."""
+        """Yield the log up to its current end in blocks of lines. A block without a newline is part of a long line."""
         reader = LineReader(self._global_rank, MAX_PIECE_BYTES)
         for chunk in self._present():
             for _, block in reader.blocks(*chunk):
@@ -141,7 +141,7 @@ class RankLog:
         return self._log.read(int(min(limit_bytes, behind - position)))
 
     def of_attempt(self, attempt: int, offset: int, chunk: bytes) -> bytes:
-        """Return the part of a chunk that `attempt` or an earlier one wrote. The rest will be read again later."""
+        """Return the part of a chunk that was written before the end of `attempt`. The rest is read again later."""
         self._note_mark(offset, chunk)
         _, behind, now = attempt_at(offset, self._starts)
         end = offset if now is not None and now > attempt else int(min(behind, offset + len(chunk)))
@@ -182,7 +182,7 @@ class RankLog:
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Keep only the last `keep_bytes` bytes and `keep_lines` lines unread. Return the number of skipped bytes."""
+        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
         return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class AttemptPlaces:
         self._of_attempt.pop(attempt, None)
 
     def of(self, attempt: int | None) -> Mapping[int, RankPlace]:
-        """Return the server and device of each rank in an attempt, by global rank. None means the first attempt."""
+        """Map each global rank to its server and device in an attempt. If `attempt` is None, use the first attempt."""
         number = attempt or 0
         if number not in self._of_attempt:
             places = self._recorded.places_in(self._allotments.get(number))
@@ -229,7 +229,7 @@ class AttemptPlaces:
         return self._of_attempt[number]
 
     def of_line(self, line: Line) -> RankPlace | None:
-        """Return the server and device of the rank that wrote a line, or None if its attempt has no such rank."""
+        """Return the server and device of the rank that wrote a line, or None if the line's attempt lacks this rank."""
         return self.of(line.attempt).get(line.global_rank)
 
 

@@ -58,7 +58,7 @@ def _why_it_stays(root: Path, state: RunState) -> str | None:
 
 
 def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
-    """Return the runs in `roots` that other runs were resumed from, each with the name of such a run."""
+    """Find runs in `roots` from which others were resumed. Map each to the name of a run that was resumed from it."""
     by_place = {os.path.realpath(root): root for root in roots}
     found: dict[Path, str] = {}
     for other in others:
@@ -69,10 +69,10 @@ def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Pat
 
 
 class Removal:
-    """Removes runs one by one. A run stays if another run was resumed from it in the meantime."""
+    """Removes runs one by one. A run is kept if another run was resumed from it after the removals began."""
 
     def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
-        """Start with the `known` runs, which have already been checked: none was resumed from a run to be removed."""
+        """Start with the runs in `known`. They were already checked, and none was resumed from a run to be removed."""
         self._runs_dir = runs_dir
         self._known: dict[Path, set[str]] = {}
         for root in known:
@@ -132,7 +132,7 @@ def _mark(aside: Path) -> Path:
 
 
 def _remove_files(aside: Path) -> None:
-    """Remove as many files of a run as possible. The marker file is among the last."""
+    """Remove as many files of a run as possible. Remove subdirectories first, so that the marker file stays longest."""
     with suppress(OSError), os.scandir(aside) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -145,7 +145,7 @@ def _is_file(path: Path) -> bool:
 
 
 def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Map each directory name, such as 20261121-120000-NAME-2, to the values of --name that may have led to it."""
+    """Map each directory name, such as 20261121-120000-NAME-2, to the possible values of --name for this run."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -162,7 +162,7 @@ def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
-    """Return the run that `latest` links to, or the newest readable run if there is no link that can be trusted.
+    """Return the run that `latest` links to, or the newest readable run if there is no trusted link.
 
     Job files do not update the link. In a sticky directory only its owner can.
     """

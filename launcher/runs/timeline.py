@@ -270,7 +270,7 @@ class _EventsSeen:
         return (*self._past, self._span(ended_ns, beats)) if self._has_begun else ()
 
     def _span(self, over_ns: int | None, beats: Mapping[int, int]) -> AttemptSpan:
-        """Return the span of the current attempt. `over_ns` is the latest time of its end, or None while it runs."""
+        """Return the span of the current attempt. `over_ns` is its latest possible end, or None while it is active."""
         attempt = self.progress.current
         first_step_ns = self._first_step_ns.get(attempt.number, -1)
         roles: dict[int, RankRole] = {}

@@ -29,7 +29,7 @@ Of = TypeVar("Of", bound=Record)
 
 
 def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float = inf) -> list[Of]:
-    """Return the records below step `below` that no later attempt has replaced. `steps` has all steps of the run."""
+    """Return records below step `below`, except steps that a later attempt repeated. `steps` has the run's steps."""
     found = list(records)
     first: dict[int, int] = {}
     for each in steps:
@@ -42,7 +42,7 @@ def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float =
 
 
 def earlier_run(run_dir: RunDir, continued: ResumedFrom) -> RunDir | None:
-    """Return the run that `run_dir` resumed from, at its recorded path or next to `run_dir`, or None if it is gone."""
+    """Return the run that `run_dir` resumed from, or None if it is gone. The recorded path is tried first."""
     if continued.run is None:
         return None
     for root in (continued.checkpoint.parent.parent, run_dir.root.parent / continued.run):
@@ -64,7 +64,7 @@ def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
 
 
 def own_course(metrics: Metrics, below: float = inf) -> Metrics:
-    """Return a run's metrics below step `below`, without records that a later attempt replaced."""
+    """Return a run's metrics below step `below`. Where an attempt repeated steps, return only its new records."""
     records: dict[str, Any] = {kind: tuple(standing(getattr(metrics, kind), metrics.steps, below)) for kind in KINDS}
     return replace(metrics, **records)
 

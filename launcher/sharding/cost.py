@@ -89,7 +89,7 @@ class Costs:
         return size_bytes * (self._time_of("all_reduce", ranks).s_per_byte + 4 / self.bytes_per_s)
 
     def updated_s(self, size_bytes: float) -> float:
-        """Return the time of an optimizer update, which reads the gradient and reads and writes weight and states."""
+        """Return the time of an optimizer update. It reads the gradient, and reads and writes the weight and states."""
         return self.operator_s + size_bytes * (3 + 2 * self.optimizer_states) / self.bytes_per_s
 
     def _time_of(self, kind: Sent, ranks: int) -> CollectiveTime:
@@ -180,7 +180,7 @@ def ranks_that_sum(collective: Collective) -> TensorLayout:
 
 
 def takes_first(graph: Graph, operator: Operator, number: int) -> bool:
-    """Return True if this input is the first use of its leaf, which determines how the leaf is stored."""
+    """Return True if this input is the first use of its leaf. The first use determines how the leaf is stored."""
     first, its_number = graph.consumers[operator.inputs[number]][0]
     return (first.name, its_number) == (operator.name, number)
 

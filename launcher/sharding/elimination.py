@@ -29,7 +29,7 @@ class Factor:
     values: list[float]
 
     def stride(self, name: str) -> int:
-        """Return the distance between consecutive options of `name` in the table, or 0 if it has no effect."""
+        """Return the distance between consecutive options of `name` in the table, or 0 if `name` is not in `names`."""
         if name not in self.names:
             return 0
         return prod(self.sizes[self.names.index(name) + 1 :])
@@ -114,14 +114,14 @@ class _Elimination:
         self._settle(0, self._added([0.0] * self._count, -1, bases), bases)
 
     def _added(self, costs: list[float], depth: int, bases: Sequence[int]) -> list[float]:
-        """Return `costs` plus the factors that are determined once the option of neighbour `depth` is chosen."""
+        """Add to `costs` all factors that depend on neighbour `depth` but on no later neighbour. Return the sums."""
         for number, base in enumerate(bases):
             if self._due[number] == depth:
                 costs = list(map(add, costs, self._row(number, base)))
         return costs
 
     def _settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
-        """Find the minimum for each combination of options of the neighbours from number `depth` on."""
+        """Find the minimum for each combination of options of the neighbours from number `depth` to the last."""
         last = len(self._sizes) - 1
         if depth > last:
             self._take(min(costs), costs.index(min(costs)))
@@ -135,7 +135,7 @@ class _Elimination:
             self._settle(depth + 1, self._added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
-        """Find the minimum for each option of the last neighbour, if only one factor depends on this neighbour."""
+        """Find the minimum for each option of the last neighbour. Only one factor depends on this neighbour."""
         ordered = sorted(zip(costs, range(self._count), strict=True))
         for way in range(self._sizes[-1]):
             row, least, at = self._row(number, base + way * step), float("inf"), 0
@@ -147,7 +147,7 @@ class _Elimination:
             self._take(least, at)
 
     def _row(self, number: int, base: int) -> list[float]:
-        """Return a factor's cost for each option of the variable, while its neighbours' options are fixed."""
+        """Return a factor's cost for each option of the variable. The options of its neighbours are fixed."""
         if (number, base) not in self._rows:
             stride = self._strides[number]
             self._rows[number, base] = self._factors[number].values[base : base + self._count * stride : stride]

@@ -161,7 +161,7 @@ def refined(layout: TensorLayout, devices: Sequence[int]) -> TensorLayout:
 
 
 def common_refinement(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the coarsest device matrix that refines both matrices, or None if there is no such matrix.
+    """Return the coarsest device matrix that refines both matrices, or None if there is none.
 
     >>> common_refinement((2, 4), (4, 2))
     (2, 2, 2)

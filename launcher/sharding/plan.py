@@ -165,7 +165,7 @@ def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> Shar
 
 
 def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Partition]) -> TensorLayout:
-    """Return the layout that a leaf is stored in, which is the one that its first operator needs."""
+    """Return the layout in which a leaf is stored. It is the layout that the first operator using the leaf needs."""
     operator, number = graph.consumers[leaf][0]
     return cuttings[operator.name].inputs[number]
 
@@ -196,7 +196,7 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Partition) -
 
 
 def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:
-    """Yield the collectives that redistribute an input in forward and its gradient, if any, in backward."""
+    """Yield the collectives that redistribute an input in forward and, if it has one, its gradient in backward."""
     tensor = graph.by_name[operator.inputs[number]]
     is_trained = tensor.name in graph.needs_gradient
     for step in steps:

@@ -66,7 +66,7 @@ def steps_between(source: TensorLayout, target: TensorLayout) -> tuple[Step, ...
 
 
 def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return a step that slices a dim along unused axes, as `wanted` does, or None if there is no such step."""
+    """Return a step that slices a dim along unused axes to get closer to `wanted`, or None if no dim allows this."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -76,7 +76,7 @@ def _slice(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return an all-to-all that moves the innermost axes of one dim to another, or None if there is no such step."""
+    """Return an all-to-all that moves the innermost axes of one dim to another dim, or None if no dim allows this."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         if wants[: len(has)] != has:
             continue
@@ -92,7 +92,7 @@ def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return an all-gather along axes that do not split the dim in `wanted`, or None if there is no such step."""
+    """Return an all-gather of a dim along the axes that `wanted` does not split it by, or None if no dim needs one."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         kept = _common(has, wants)
         if kept < len(has):

@@ -66,7 +66,7 @@ def fastest(tables: Tables) -> dict[str, int]:
 def _branches(
     fixed_s: Mapping[TensorLayout, float], room_s: float, used: Messages, *, paid: Messages, without: Messages
 ) -> Iterator[tuple[Messages, Messages]]:
-    """Yield the branches that may contain a cheaper choice. The messages of such a choice cost less than `room_s`.
+    """Yield the branches that may contain a cheaper choice. In a cheaper choice, messages take less than `room_s`.
 
     A choice either needs the first message used here or excludes it; then the second, and so on. A choice that needs
     all of them is not cheaper than the one found here.
@@ -85,7 +85,7 @@ def _branches(
 
 
 def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) -> tuple[float, dict[str, int]] | None:
-    """Return (cost, choice) for the cheapest choice that needs no message in `without`, or None if there is none."""
+    """Return (cost, choice) for the cheapest choice that needs no message in `without`, or None if all need one."""
     left = {
         name: tuple(way for way, needs in enumerate(found) if without.isdisjoint(needs)) for name, found in sums.items()
     }

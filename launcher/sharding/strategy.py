@@ -39,7 +39,7 @@ def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str
 
 
 def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Iterator[tuple[str, int, str]]:
-    """Yield (index, number of parts, "dim 1 of input 0") for each dim that may be split. Raises UsageError."""
+    """Yield (index, parts, place such as "dim 1 of input 0") for each dim that may be split. Raises UsageError."""
     told, hint = f"the strategy {strategy} of {name}", f"for instance {expression.strategy_of({})}"
     if len(strategy) != len(expression.inputs):
         raise UsageError(f"{told} is for {len(strategy)} inputs, but {name} has {len(expression.inputs)}", hint=hint)

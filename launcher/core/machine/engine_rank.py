@@ -63,7 +63,7 @@ class EngineRank:
 
 @frozen
 class _Names:
-    """The names of one engine's environment variables. `size` has alternatives: the first that is set is used."""
+    """The names of one engine's environment variables. `size` has several names, and the first that is set is used."""
 
     engine: str
     rank: str
@@ -106,7 +106,7 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
 
 
 def read_task(environment: Mapping[str, str], pid: int) -> EngineRank | None:
-    """Return the Slurm rank of process `pid`, or None if srun did not start it directly. Raises UsageError."""
+    """Return the Slurm rank of process `pid`, or None if srun did not start the process directly. Raises UsageError."""
     return _slurm_rank(environment) if environment.get("SLURM_TASK_PID") == str(pid) else None
 
 
@@ -176,7 +176,7 @@ def _job_of_mpi(names: _Names, environment: Mapping[str, str]) -> str:
 
 
 def counts_per_node(environment: Mapping[str, str], name: str) -> tuple[int, ...]:
-    """Parse a Slurm variable with a count per node, in Slurm's order of nodes. Return () if it is invalid.
+    """Return the counts in a Slurm variable, one for each node in Slurm's order. Return () if it is invalid.
 
     >>> counts_per_node({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, "SLURM_JOB_CPUS_PER_NODE")
     (72, 72, 36)
@@ -268,7 +268,7 @@ def library_that_says(said: str, loaded: Sequence[str] = ()) -> MpiLibrary:
 
 
 def library_called(soname: str) -> MpiLibrary | None:
-    """Return the MPI library with this soname, or None if it is not the name of an MPI library."""
+    """Return the MPI library with this soname, or None if no MPI library has this soname."""
     found = ((family, name) for family, name, pattern in _SONAMES if re.fullmatch(pattern, soname))
     family, name = next(found, (None, None))
     return None if name is None else MpiLibrary(family, name, soname)
@@ -286,7 +286,7 @@ def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, s
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """Describe how ranks with this MPI library would fail in the job that set `environment`, or return None."""
+    """Return the problem of ranks with this MPI library in the job with this `environment`, or None if they work."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

@@ -171,7 +171,7 @@ def _held(message: bytes) -> Held | None:
 
 
 def _parts(data: bytes, header: struct.Struct) -> Iterator[tuple[int, bytes]]:
-    """Yield (kind, content) of each message or attribute in `data`. Headers start with the length and the kind."""
+    """Yield (kind, content) of each message or attribute in `data`. Each header starts with a length and a kind."""
     while len(data) >= header.size:
         length, kind, *_ = header.unpack_from(data)
         if length < header.size:

@@ -24,12 +24,12 @@ def is_own(uid: int | None) -> bool:
 
 
 def is_trusted(uid: int) -> bool:
-    """Return True if this user's files may control this process: the user is root or runs this process."""
+    """Return True if this user's files may control this process. The user must be root or run this process."""
     return uid == ROOT or uid in own_uids()
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return True if the user is trusted, or owns new files in `directory` because its file system maps users."""
+    """Return True if the user is trusted, or if new files in `directory` get this owner because uids are mapped."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user

@@ -162,7 +162,7 @@ def open_links(pid: int) -> Iterator[str]:
 
 
 def tcp_sockets() -> dict[str, tuple[int, bool]]:
-    """Map each TCP socket, named like "socket:[4711]", to its local port and to a flag: True if it listens."""
+    """Map each TCP socket, such as "socket:[4711]", to a tuple (local port, True if it listens)."""
     found = {}
     for name in ("tcp", "tcp6"):
         with suppress(OSError, ValueError, IndexError), open(PROC / "net" / name, encoding="ascii") as file:  # noqa: PTH123
@@ -195,7 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the resource usage of each living leader process, its descendants, and the orphans of its session."""
+    """Return the resource usage of each living leader process, including its descendants and its session's orphans."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -298,7 +298,7 @@ def mounts(proc: Path = PROC) -> list[Mount]:
 
 
 def own_directory() -> Path | None:
-    """Return the directory of this process's cgroup (version 2), or None if it is not mounted."""
+    """Return the directory of this process's cgroup (version 2), or None if cgroups are not mounted."""
     try:
         groups = (PROC / "self/cgroup").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -24,7 +24,7 @@ _UNANSWERED = "{servers}: the lookup of {names} has no answer after {seconds:g} 
 
 
 def unknown_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers can resolve all names. Names that are unknown on the same servers share a finding."""
+    """Check that all servers can resolve all names. Report names together if the same servers cannot resolve them."""
     if not evidence.has_several_servers:
         return
     alike: dict[tuple[str, frozenset[int]], dict[str, set[tuple[int, int]]]] = defaultdict(dict)
@@ -64,7 +64,7 @@ def _who_knows(evidence: Evidence, owner: int, without: frozenset[int], *, is_kn
 
 
 def loopback(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no server's name resolves to loopback on another server, which would then connect to itself."""
+    """Check that no server's name resolves to loopback on another server. That server would connect to itself."""
     for owner, name in _table_names(evidence) if evidence.has_several_servers else ():
         found = {index: one for index, facts in evidence.facts.items() if (one := facts.resolution(name))}
         others = sorted(index for index, one in found.items() if index != owner and _is_local(one))
@@ -77,7 +77,7 @@ def loopback(evidence: Evidence) -> Iterator[Finding]:
 
 
 def own_names(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each server resolves its own name to an address other than loopback, because gloo listens there."""
+    """Check that no server resolves its own name to loopback. gloo listens on the address of this name."""
     if not evidence.has_several_servers:
         return
     local: dict[int, Resolved] = {}
@@ -149,7 +149,7 @@ def same_hostname(evidence: Evidence) -> Iterator[Finding]:
 
 
 def foreign_address(answer: Answer) -> Mapping[str, Any] | None:
-    """Check that a network interface of each server has the server's address in the table."""
+    """Check that the address of each server in the table belongs to one of the server's network interfaces."""
     resolution = answer.facts.resolution(answer.name)
     own = addresses_of(address for interface in answer.facts.interfaces for address in interface.addresses)
     if not answer.evidence.has_several_servers or resolution is None or not resolution.addresses or not own:

@@ -56,7 +56,7 @@ def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> 
 
 
 def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
-    """Return for each server the interface with its address in the table, or else its busiest interface."""
+    """Return the interface that each server used: the one with its address in the table, or else its busiest one."""
     found = []
     for index, names in enumerate(carriers):
         wanted, each = _having_address(evidence, index), names.split(",")
@@ -65,7 +65,7 @@ def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def unexpected_interface(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
-    """Report servers whose data did not use the interface that has their address in the table.
+    """Report servers that did not send data over the interface with their address in the table.
 
     `measured` names the interface that each server used. `chosen_interfaces` checks interfaces that variables choose.
     """
@@ -140,7 +140,7 @@ RULES: tuple[Rule, ...] = (chosen_interfaces, mtu_differs, ports, one_machine)
 
 
 def _chosen(variable: str, value: str, facts: Facts) -> list[Interface]:
-    """Return the interfaces that an environment variable selects, in the syntax of NCCL and HCCL."""
+    """Return the interfaces that a variable with this value selects. The value has the syntax of NCCL or HCCL."""
     if variable == "HCCL_IF_IP":
         wanted_addresses = addresses_of([value])
         return [one for one in facts.interfaces if wanted_addresses & addresses_of(one.addresses)]
@@ -168,7 +168,7 @@ def _outer(server_id: str, facts: Facts) -> frozenset[Address]:
 
 
 def _having_address(evidence: Evidence, index: int) -> tuple[str, ...]:
-    """Return the interfaces of a server that have the server's address in the table."""
+    """Return a server's interfaces that have the address listed for the server in the table."""
     facts = evidence.facts.get(index)
     if facts is None:
         return ()

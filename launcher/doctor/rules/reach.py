@@ -36,7 +36,7 @@ class _Ways:
                 self._failed[end][way[end]].append(way)
 
     def take_all(self, server: int, end: int) -> list[Way]:
-        """If two or more connections from (`end` 0) or to (`end` 1) a server all failed, remove and return them."""
+        """If all of at least two connections from (`end` 0) or to (`end` 1) a server failed, remove and return them."""
         ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
         if len(ways) < 2 or len(ways) != self._tried[end][server]:
             return []
@@ -123,7 +123,7 @@ def _unreachable(evidence: Evidence, servers: tuple[int, ...], message: str, att
 
 
 def not_itself(evidence: Evidence) -> Iterator[Finding]:
-    """Check that each server can connect to its own address in the table, because its ranks do the same.
+    """Check that each server can connect to its own address in the table, because its ranks connect to it.
 
     Other rules report wrong addresses and unknown names.
     """

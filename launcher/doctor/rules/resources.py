@@ -28,7 +28,7 @@ Find = Callable[[Answer], Mapping[str, Any] | None]
 def _folder(
     purpose: str, is_wrong: Callable[[Folder, int], bool], breaks: Callable[[Folder], bool] = lambda _: False
 ) -> Find:
-    """Return a check that reports the directory for `purpose` if `is_wrong` returns True.
+    """Return a check of the directory that a server uses for `purpose`. It reports the directory if `is_wrong` is True.
 
     `breaks` states whether a run would fail if this directory is the runs directory.
     """
@@ -76,7 +76,7 @@ def _is_used_up(folder: Folder, ranks: int) -> bool:
 
 
 def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_unlimited: bool = False) -> Find:
-    """Return a check of the soft limit `name`. If `is_unlimited` is set, the hint suggests having no limit."""
+    """Return a check that reports a soft limit below `wanted`. With `is_unlimited`, the hint suggests `unlimited`."""
 
     def find(answer: Answer) -> Mapping[str, Any] | None:
         limit, least = answer.facts.limit(name), wanted(answer)
@@ -94,7 +94,7 @@ def _low_limit(name: str, command: str, wanted: Callable[[Answer], int], *, is_u
 
 
 def few_files(answer: Answer) -> Mapping[str, Any] | None:
-    """Check the limit of open files. In each group of dp, mp and pp, gloo connects every rank to every other rank.
+    """Check the limit of open files. gloo connects each rank to all other ranks in its dp, mp and pp groups.
 
     With accelerators, ranks do not use gloo by default.
     """
@@ -107,7 +107,7 @@ def few_files(answer: Answer) -> Mapping[str, Any] | None:
 
 
 def locked_memory(answer: Answer) -> Mapping[str, Any] | None:
-    """Check the limit of locked memory on servers with RDMA network cards, which access memory directly."""
+    """Check the limit of locked memory on servers with RDMA network cards, because RDMA needs locked memory."""
     found = _low_limit("memlock", "ulimit -l", lambda _: LOCKED_BYTES)(answer)
     if found is None or not answer.facts.rdma_devices or not answer.evidence.has_several_servers:
         return None
@@ -132,7 +132,7 @@ def _visible(facts: Facts) -> tuple[int, ...]:
 
 
 def missing_devices(answer: Answer) -> Mapping[str, Any] | None:
-    """Check that each server has the devices of the table, unless no server has any device."""
+    """Check that each server has the devices that the table lists for it. Skip the check if no server has a device."""
     if not any(map(_visible, answer.evidence.facts.values())):
         return None
     visible = _visible(answer.facts)

@@ -57,7 +57,7 @@ def versions(evidence: Evidence) -> Iterator[Finding]:
 
 
 def interpreters(evidence: Evidence) -> Iterator[Finding]:
-    """Check that all servers use the same path of Python. A difference may explain other findings."""
+    """Check that Python has the same path on all servers. Different paths may explain other findings."""
     said = groups({index: facts.executable for index, facts in evidence.facts.items()})
     if len(said) > 1:
         message = f"the path of Python differs: {evidence.each(said)}"
@@ -87,7 +87,7 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
-    """Return the variables that keep mpi4py from hanging if mpirun knows servers by name, or None if not needed."""
+    """If mpi4py could hang because the table has server names, return the variables that prevent this, else None."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
     needed = " ".join(f"{name}={value}" for name, value in answer.facts.mpi_variables)

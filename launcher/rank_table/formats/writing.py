@@ -65,7 +65,7 @@ def _laid_out(value: Any, indent: int) -> str:
 
 
 def picked(options: Options, keys: Iterable[str]) -> dict[str, str]:
-    """Return the options whose keys are in `keys`, in the order of `keys`."""
+    """Return only the options named in `keys`, in the order of `keys`."""
     known = dict(options)
     return {key: known[key] for key in keys if key in known}
 
@@ -94,7 +94,7 @@ def no_host_ranks(cluster: Cluster) -> Iterator[Reason]:
 
 
 def one_rank_per_device(cluster: Cluster) -> Iterator[Reason]:
-    """Yield an error if two ranks share a device id. Only v2.0 allows this, for a spare device."""
+    """Yield an error if two ranks of a server have the same device id. Only v2.0 allows this, for a spare device."""
     for server in cluster.servers:
         ids = sorted(device.device_id for device in server.devices if device.device_id != HOST_RANK)
         twice = next((one for one, other in pairwise(ids) if one == other), None)

@@ -13,7 +13,7 @@ from launcher.rank_table.table_format import SERVER_LISTS, STRINGS, Format
 
 @rule("RT331", "an invalid address", formats=STRINGS, ascend_only=True)
 def address_invalid(table: Table) -> Iterator[Finding]:
-    """device_ip and host_ip must be IPv4 or IPv6 addresses. A device_ip may contain several, separated by commas.
+    """device_ip and host_ip must be IPv4 or IPv6 addresses. A device_ip may be a list, separated by commas.
 
     On a single server, device_ip may be empty or missing, but even there it must not be a placeholder such as 10.*.*.*.
     The addresses 0.0.0.0 and :: are not allowed either, because HCCL treats 0.0.0.0 as unset.
@@ -118,7 +118,7 @@ def address_counts_differ(table: Table) -> Iterator[Finding]:
 
 @rule("RT335", "IPv4 and IPv6 in one table", hccl_code="EI0001", formats=STRINGS - {Format.V1_1}, ascend_only=True)
 def address_families_mixed(table: Table) -> Iterator[Finding]:
-    """In a table with several servers, neither device_ip nor host_ip may mix IPv4 and IPv6 addresses."""
+    """With several servers, all device_ip must be IPv4, or all must be IPv6. The same applies to host_ip."""
     if len(table.servers) < 2:
         return
     hosts = ((server.at("host_ip"), address_family(server.host_ip)) for server in table.servers if server.host_ip)

@@ -33,7 +33,7 @@ for_mindspore, for_msrun = (partial(rule, hccl_code=None, consumer=reader) for r
 
 @warning("RT402", "ranks do not follow the order of server_id", formats=NAMED_SERVERS)
 def rank_order_unusual(table: Table) -> Iterator[Finding]:
-    """MindSpore requires that ranks follow the dictionary order of server_id, "10.0.0.10" before "10.0.0.9".
+    """For MindSpore, ranks must follow the dictionary order of server_id. In this order, 10.0.0.10 precedes 10.0.0.9.
 
     Other programs accept ranks in any order.
     """
@@ -60,7 +60,7 @@ def ranks_interleaved(table: Table) -> Iterator[Finding]:
 
 @warning("RT404", "a number that only HCCL accepts", formats=STRINGS)
 def number_unusual(table: Table) -> Iterator[Finding]:
-    """HCCL ignores blanks and a plus sign before a number, and any text after it. Other readers refuse such numbers."""
+    """HCCL reads " 7", "+7" and "7x" as the number 7. Other readers refuse these texts."""
     for key in COUNTS & table.fields.keys():
         written = text_at(table.fields, key)
         yield from _unusual((key,), written, read_decimal(written))
@@ -112,7 +112,7 @@ def segments_unusual(table: Table) -> Iterator[Finding]:
 
 
 def _positions(table: Table) -> dict[int, list[int]]:
-    """Return the device addresses as numbers, keyed by device_id modulo 4, if all devices have an IPv4 address."""
+    """Return the addresses as numbers, grouped by device_id modulo 4. Return {} if any device has no IPv4 address."""
     positions: dict[int, list[int]] = defaultdict(list)
     packed_addresses = table.packed_addresses
     if set(table.address_counts) != {1} or len(packed_addresses) != len(table.devices):
@@ -128,7 +128,7 @@ def _positions(table: Table) -> dict[int, list[int]]:
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
-    """Return the length of the addresses' common prefix (at most 30 bits), and two addresses that differ after it."""
+    """Return the length in bits of the longest common prefix, at most 30, and two addresses that differ after it."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
     return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
@@ -151,7 +151,7 @@ def _named(device: DeviceRow) -> str:
     replaces="RT402",
 )
 def rank_order_refused(table: Table) -> Iterator[Finding]:
-    """MindSpore's tutorials require that ranks follow the dictionary order of server_id, "10.0.0.10" before "10.0.0.9".
+    """MindSpore's tutorials require ranks in the dictionary order of server_id, where 10.0.0.10 precedes 10.0.0.9.
 
     Without `--for mindspore`, tlaunch reports such ranks as RT402.
     """
@@ -190,7 +190,7 @@ def pod_ip_missing(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT512", "a pod_ip that is not an address, for msrun", formats=SERVER_LISTS)
 def pod_ip_unusable(table: Table) -> Iterator[Finding]:
-    """The scheduler of msrun compares pod_ip with each host's own address.
+    """The scheduler of msrun finds a host in the table by comparing pod_ip with the host's address.
 
     A placeholder never matches: msrun then logs that HOST_IP cannot be found, and ignores the ranks of the table.
     """

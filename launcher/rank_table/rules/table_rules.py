@@ -286,5 +286,5 @@ def _servers(table: Table) -> tuple[ServerRow, ...]:
 
 
 def _counted(table: Table) -> tuple[ServerRow, ...]:
-    """Return the servers that have devices, or nothing if the table may not list all devices."""
+    """Return the servers that have devices. If devices may be missing from the table, return no servers."""
     return tuple(server for server in table.servers if server.devices) if table.servers_are_complete else ()

@@ -84,7 +84,7 @@ class DeviceShape(Shape):
 
 
 class LonePodDeviceShape(Shape):
-    """A device in a group that has only one pod. HCCL does not read the address of such a device."""
+    """A device in a group with only one pod. HCCL does not read the address of this device."""
 
     device_id: str = needed('"0", the id that the driver shows')
     device_ip: Any = None
@@ -126,7 +126,7 @@ def lab_cluster(table: Table) -> Cluster:
 
 
 def cloud_cluster(table: Table) -> Cluster:
-    """Return the cluster described by a valid legacy-cloud table. Ranks are numbered in the same way as by HCCL.
+    """Return the cluster described by a valid legacy-cloud table. Ranks are numbered as HCCL numbers them.
 
     Worked example: servers "10.0.0.9" with devices 1 0 and "10.0.0.10" with device 0, in this order. As text
     "10.0.0.10" comes first, so its device is rank 0, and devices 0 and 1 of "10.0.0.9" are ranks 1 and 2.

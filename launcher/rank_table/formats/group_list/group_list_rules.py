@@ -185,7 +185,7 @@ def _device_count(table: Table, group: GroupRow) -> int | None:
 
 
 def _server_sizes(group: GroupRow) -> Counter[str]:
-    """Return the number of instances of each server, or an empty counter if an instance names no server."""
+    """Count the instances of each server. The counter is empty if any instance does not name its server."""
     names = [instance.server_id for instance in group.instances if instance.server_id is not None]
     return Counter(names) if len(names) == group.instance_count else Counter()
 

@@ -87,7 +87,7 @@ def cluster(table: Table) -> Cluster:
 
 
 def _device(row: DeviceRow, *, in_super_pods: bool) -> Device:
-    """Return the device of a rank. Port 0 is left out, because it means that HCCL chooses a port."""
+    """Return the device of a rank. The port is omitted if it is 0, because HCCL then chooses a port."""
     super_device = text_at(row.fields, "sdid") if in_super_pods else None
     is_bound = in_super_pods and row.device_id == HOST_RANK
     bound = text_at(row.fields, "bind_device_id") if is_bound else None

@@ -135,7 +135,7 @@ def _backups(table: Table) -> Iterator[DeviceRow]:
 
 @warning("RT427", "an A5 table that is not completed", formats=V2_0)
 def status_of_a5_not_completed(table: Table) -> Iterator[Finding]:
-    """HCCL ignores the `status` of a v2.0 table, but the loader of graph mode waits until it is "completed"."""
+    """HCCL ignores the `status` of a v2.0 table. But in graph mode, the loader waits until `status` is "completed"."""
     if table.fields.get("status", COMPLETED) != COMPLETED:
         message = f'status is not "{COMPLETED}", so the loader of graph mode would wait until it is'
         yield Finding(("status",), message, f'write "{COMPLETED}" when the table is final')

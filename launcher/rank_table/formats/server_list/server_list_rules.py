@@ -57,7 +57,7 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
 
 @warning("RT413", "a server_id that looks like an invalid address", formats=SERVER_LISTS)
 def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
-    """HCCL accepts any text as server_id, even "10.277.0.10". No host has such a name, so it is a typing error."""
+    """HCCL accepts any text as server_id, even "10.277.0.10". But that is a mistyped address, and not a host's name."""
     for server in table.servers:
         name = (server.server_id or "")[:NAME_LIMIT]
         is_other = _PLACEHOLDER.search(name) or _OTHER_NAME.match(name)
@@ -68,7 +68,7 @@ def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
 
 @warning("RT409", "a loopback address as server_id", formats=SERVER_LISTS)
 def name_is_loopback(table: Table) -> Iterator[Finding]:
-    """127.x.x.x and localhost refer to the local machine, which is a different machine on each server.
+    """On every server, 127.x.x.x and localhost refer to that server itself. So they do not identify a server.
 
     Programs that generate tables write these names if a host name resolves to a loopback address. The names do not
     identify a server.
@@ -81,7 +81,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
 
 @warning("RT424", "a loopback address as device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
-    """HCCL's parser accepts 127.x.x.x and ::1, but other servers cannot reach a device at a loopback address."""
+    """HCCL's parser accepts loopback addresses such as 127.0.0.1. But other servers cannot reach a device with one."""
     nowhere = {address for address in table.packed_addresses if is_loopback(address)}
     for device in table.devices if nowhere and len(table.servers) > 1 else ():
         for address in device.addresses:

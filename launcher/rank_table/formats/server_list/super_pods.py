@@ -128,7 +128,7 @@ def server_outside(table: Table) -> Iterator[Finding]:
 
 @warning("RT421", "a server named twice in super_pod_list", formats=POD_TABLES)
 def member_repeated(table: Table) -> Iterator[Finding]:
-    """A server belongs to one super pod. If several super pods list a server, HCCL uses the last one of them."""
+    """A server may belong to only one super pod. If several super pods list a server, HCCL uses the last super pod."""
     known = {server.server_id for server in table.servers} - {None}
     members = ((server_id, (pointer, server_id)) for pod in _pods(table) for pointer, server_id in pod.members)
     for (pointer, server_id), (earlier, _) in repeated(member for member in members if member[0] in known):
