@@ -562,7 +562,7 @@ class Random:
 
 SAMPLES = {
     "is different each time": Random(),
-    "with the 1 items": [(one,) for one in batch(8)[0]],
+    "a sample has 1 items": [(one,) for one in batch(8)[0]],
     "not a sequence of samples": iter(()),
     "no samples": [],
     "outside vocab_size": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
