@@ -19,7 +19,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (
         ["parallel.schedule=interleaved", "parallel.interleave=3"],
         Layout(pp=2, micro_batches=2),
-        "pp = 2 stages of 3 chunks are more than the parts of the model: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+        "pp = 2 stages of 3 chunks need more parts than the model has: the model has 2 encoder + 2 decoder = 4 layers, and a head",
         "at most `--pp 1`",
     ),
     (["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
