@@ -88,8 +88,8 @@ class _Reading:
         if markup["broken"]:
             raise self._error(
                 markup.start(),
-                f"{markup['broken']} starts a tag that is malformed",
-                hint="look for a missing quote or >; write a < in the text as &lt;",
+                f"{markup['broken']} starts a malformed tag",
+                hint="look for a missing quote or `>`; in text, write `<` as `&lt;`",
             )
         name, closes = (markup["name"] or "").lower(), bool(markup["close"])
         if name == "seg" and closes:
@@ -119,8 +119,8 @@ class _Reading:
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
         if not self.segments:
             raise UnreadableError(
-                f"{self.path}:{len(self._newlines) + 1}: no <seg> up to this last line",
-                hint="an .sgm file contains <doc>s with <seg id=...> sentences; name a text file .txt, .fr or .en",
+                f"{self.path}:{len(self._newlines) + 1}: the file ends without any <seg>",
+                hint="put each sentence into <seg id=...> within <doc>; if this is a text file, name it .txt, .fr or .en",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
 
