@@ -265,7 +265,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             raise
         # A coordinator does not answer a wrong proof, so that unauthenticated connections learn nothing.
         raise ChannelClosedError(
-            "the process at this address closed the connection: it is another run, or this run with another token"
+            "the process at this address closed the connection: it belongs to another run, or has another token"
         ) from error
     if not messages.is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("the process at this address does not know this run")

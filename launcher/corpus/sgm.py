@@ -120,7 +120,7 @@ class _Reading:
         if not self.segments:
             raise UnreadableError(
                 f"{self.path}:{len(self._newlines) + 1}: the file ends without any <seg>",
-                hint="put each sentence into <seg id=...> within <doc>; if this is a text file, name it .txt, .fr or .en",
+                hint="put each sentence into <seg id=...> within <doc>; if this is plain text, name the file .txt, .fr or .en",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
 
@@ -133,7 +133,7 @@ class _Reading:
             raise self._error(
                 start,
                 f"doc {self._doc_id} has a second seg {segment_id}; the first is on line {earlier.line}",
-                hint="keep one reference per file: pairs are matched by doc id and seg id",
+                hint="keep one translation of each sentence: pairs are matched by doc id and seg id",
             )
         # Stray markup is removed first, so that a resolved `&lt;b&gt;` stays.
         text = normalised(_resolved(MARKUP.sub(" ", self.text[text_start : markup.start()])))

@@ -176,7 +176,7 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
             if is_named:
                 note(f"{why}; this is {escaped(name)}, the newest run")
             return run_at((runs_dir / name).resolve())
-    raise UnreadableError(why if is_named else f"{runs_dir} has no run that could be the latest", hint=_known(runs_dir))
+    raise UnreadableError(why if is_named else f"there is no latest run in {runs_dir}", hint=_known(runs_dir))
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer", description=__doc__)
     parser.add_argument("--recipe", default=DEFAULT, metavar="NAME", help=f"{', '.join(RECIPES)} (default: {DEFAULT})")
     parser.add_argument(
-        "--config", help="TOML file of settings; tlaunch contains some, for example recipes/transformer/tutorial.toml"
+        "--config", help="TOML file with settings; tlaunch contains, for example, recipes/transformer/tutorial.toml"
     )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--data", type=Path, help="directory that `tlaunch data` wrote, or a file of sentence pairs")

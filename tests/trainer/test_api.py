@@ -385,7 +385,7 @@ ARGUMENTS = {
     "schedule": {"schedule": "interleaved"},
     "early_stopping needs": {"early_stopping": 1},
     "gradient_accumulation_shard": {"gradient_accumulation_shard": True},
-    "samples or more, but there are 1": {"validation": [batch(1)]},
+    "samples, but there are 1": {"validation": [batch(1)]},
     "checkpoint.keep": {"checkpoint": api.CheckpointConfig(keep=0)},
     "checkpoint.every_steps": {"checkpoint": api.CheckpointConfig(every_steps=-1)},
     "checkpoint.files": {"checkpoint": api.CheckpointConfig(files="foo")},

@@ -58,7 +58,7 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
 def no_lone_colon(job: Job, engine: str = "mpirun") -> None:
     if ":" in job.command:
         raise UsageError(
-            f"COMMAND has the argument ':', which {engine} reads as a separator of programs",
+            f"COMMAND has the argument ':', which {engine} reads as the end of a program",
             hint="put COMMAND into a script, and run the script",
         )
 

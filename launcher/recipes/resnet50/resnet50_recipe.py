@@ -162,8 +162,8 @@ def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
     images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
-            f"{told} leaves one image for some batch norms, and data.image_size = {settings.data.image_size} leaves "
-            "one pixel of it in the last layers; batch norm needs several values to compute a variance",
+            f"{told} leaves one image for some batch norms, and an image with data.image_size = "
+            f"{settings.data.image_size} has one pixel in the last layers; a single value has no variance",
             hint=f"use `--set train.batch_size={2 * parts}`"
             + (", or `--set model.batch_norm=synchronised`" if is_alone and layout.dp > 1 else ""),
         )

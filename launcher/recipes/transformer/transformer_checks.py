@@ -33,7 +33,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
     if layout.mp > model.vocabulary_size:
         raise RefusedLayoutError(
-            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}: some ranks would have no row",
+            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would have "
+            "no row of the embedding tables",
             hint=f"use at most `--mp {model.vocabulary_size}`",
         )
     _check_schedule(settings.parallel, layout)

@@ -210,7 +210,7 @@ def _check_arguments(
         )
     if validation is not None and len(validation) < config.batch_size:
         raise UsageError(
-            f"validation needs batch_size = {config.batch_size} samples or more, but there are {len(validation)}",
+            f"validation needs at least batch_size = {config.batch_size} samples, but there are {len(validation)}",
             hint="reduce batch_size, or add validation samples",
         )
 

@@ -263,7 +263,7 @@ def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
     """Register a tensor under a dotted name, and create the modules on its path. Raise if the name is taken."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
-        raise UsageError(f"{name} has the name of an attribute of the sharded network", hint="rename it in the network")
+        raise UsageError(f"{name} conflicts with an attribute of the sharded network", hint="rename it in the network")
     for each in path:
         child = root._modules.get(each)  # noqa: SLF001 - any other way finds methods, too
         if child is None:

@@ -44,7 +44,7 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
                 f"{node.meta.get(LINE, '')}: the output of this dropout is not used. With pp = {count}, no stage would "
-                "call the dropout, which would change its later masks",
+                "call the dropout, so its later masks would differ from those with pp = 1",
                 hint="remove the call, or use `--pp 1`",
             )
     return networks

@@ -173,12 +173,13 @@ class DividedNetwork:
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
                 f"{self.class_name} cannot be validated with pp = {pp}, because its code reads `training`",
-                hint="use `--pp 1`, turn validation off, or read `training` only in modules such as nn.Dropout",
+                hint="use `--pp 1`, turn validation off, or use modules that read `training` themselves, for example "
+                "nn.Dropout",
             )
         if found.has_penalty and (pp > 1 or layout.mp > 1):
             raise RefusedLayoutError(
                 f"{self.class_name} iterates over its parameters, but with {layout} a rank has only some of them",
-                hint="use `--mp 1 --pp 1`, or the optimizer's weight_decay",
+                hint="use `--mp 1 --pp 1`, or use the optimizer's weight_decay instead",
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
