@@ -184,7 +184,7 @@ def join(
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
                 f"{whom} cannot be reached: {why}",
-                hint=f"start the same command on that machine, and let this machine connect to its port; {SAME_VALUE_HINT}",
+                hint=f"start the same command on that machine, and open its port to this machine; {SAME_VALUE_HINT}",
             )
         # A different reason is reported once it occurs twice: the first server opens its port before it has a token.
         if not reported or (why == former and why not in reported):

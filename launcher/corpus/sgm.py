@@ -120,7 +120,7 @@ class _Reading:
         if not self.segments:
             raise UnreadableError(
                 f"{self.path}:{len(self._newlines) + 1}: the file ends without any <seg>",
-                hint="put each sentence into <seg id=...> within <doc>; if this is plain text, name the file .txt, .fr or .en",
+                hint="put each sentence into <seg id=...> in a <doc>; if this is plain text, rename the file to .txt",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
 

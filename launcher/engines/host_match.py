@@ -194,8 +194,8 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return RefusedLayoutError(
         f"rank {rank.global_rank} is on {where}, but {wanted}",
-        hint=f"list the hosts in the order of the table, with one rank per device: {some_of(slots, SHOWN)}; if the table "
-        "has another name for a machine, set --server or TLAUNCH_SERVER there",
+        hint=f"list the hosts in the order of the table, with one rank per device: {some_of(slots, SHOWN)}; if the "
+        "table has another name for a machine, set --server or TLAUNCH_SERVER there",
     )
 
 

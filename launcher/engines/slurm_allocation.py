@@ -79,9 +79,9 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(
-            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, but a run can only use "
-            f"the first group, {first}",
-            hint="request all nodes in one group (without `hetjob` or `:`), or list the first group's nodes in a --rank-table",
+            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, but a run can only "
+            f"use the first group, {first}",
+            hint="request all nodes in one group (no `hetjob` or `:`), or list the first group's nodes in a --rank-table",
         )
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:

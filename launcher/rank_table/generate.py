@@ -144,7 +144,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
         if highest >= DEVICE_ID_LIMIT and HARDWARE not in dict(server.options):
             raise UsageError(
                 f'server "{server.server_id}" would have device {highest}, but HCCL allows 0 to {DEVICE_ID_LIMIT - 1}',
-                hint="for more devices, make a table for CPUs or GPUs: use --nvidia-smi, or give several --servers by host name",
+                hint="for more devices, make a table for CPUs or GPUs with --nvidia-smi, or with several --servers by host name",
             )
     for before, server in pairwise(cluster.servers):
         if server.server_id < before.server_id:

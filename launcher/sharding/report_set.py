@@ -47,7 +47,7 @@ def read_all(directory: Path) -> list[StrategyReport]:
     missing = set(range(found[0].ranks)) - {report.rank for report in found} if found else set()
     if missing:
         raise UnreadableError(
-            f"{directory}: expected the reports of {found[0].ranks} ranks, but these ranks have no report: {ranges(missing)}",
+            f"{directory}: expected reports of {found[0].ranks} ranks, but these ranks have no report: {ranges(missing)}",
             hint="the run ended too early or is still running; use `--rank N` to show the report of one rank",
         )
     return found

@@ -118,7 +118,7 @@ def test_the_newest_attempt_counts(tmp_path):
     assert reported_ranks(tmp_path) == list(range(RANKS))
     assert read_all(tmp_path) == fewer
     (tmp_path / strategy_name(1)).unlink()
-    with pytest.raises(UnreadableError, match=r"the reports of 2 ranks, but these ranks have no report: 1"):
+    with pytest.raises(UnreadableError, match=r"reports of 2 ranks, but these ranks have no report: 1"):
         read_all(tmp_path)
 
 

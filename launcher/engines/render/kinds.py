@@ -74,7 +74,7 @@ def a_shell_exports_secrets(job: Job) -> None:
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
-                f"--env {name}: the value looks secret, so a shell must export it, but a shell does not accept this name",
+                f"--env {name}: the value looks secret, so a shell must export it, but shells do not accept this name",
                 hint=f"{_HINT_NAME}, or let the program read the value from a file",
             )
 
@@ -123,7 +123,7 @@ def name_of_a_pod(job: Job) -> None:
     if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
         raise UsageError(
             f"--name {job.name!r} is not a valid name of a Kubernetes job",
-            hint=f"use lower-case letters, digits and dashes; start with a letter; use at most {MAX_POD_NAME} characters",
+            hint=f"use lower-case letters, digits and dashes, and start with a letter; the limit is {MAX_POD_NAME} characters",
         )
 
 
@@ -135,7 +135,8 @@ def fits_an_mpi_job(job: Job) -> None:
         counts = {len(server.ranks) for server in job.servers}
         if len(counts) > 1:
             raise RefusedLayoutError(
-                f"all workers of an MPIJob have the same number of slots, but the servers have {min(counts)} to {max(counts)} ranks",
+                f"all workers of an MPIJob have the same number of slots, but the servers have "
+                f"{min(counts)} to {max(counts)} ranks",
                 hint="use --flavor job, which accepts different numbers",
             )
 

@@ -248,6 +248,6 @@ def _check_model_parallel(network: nn.Module, mp: int) -> None:
                     )
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp and module.vocab_size < mp:
             raise RefusedLayoutError(
-                f"{path}: vocab_size = {module.vocab_size} is less than mp = {mp}, so some ranks would have no row of the table",
+                f"{path}: vocab_size = {module.vocab_size} is less than mp = {mp}, so some ranks would have no row",
                 hint=f"use at most `--mp {module.vocab_size}`, or set vocab_emb_dp = True",
             )
