@@ -29,7 +29,7 @@ class AveragedBoxes:
         if self.index.buffers:
             raise UsageError(
                 f"{newest.path}: the model of {self.index.program} has running means, which cannot be averaged: "
-                "the average weights would have other running means"
+                "averaged running means would not match averaged weights"
             )
         for other in stored[1:]:
             if difference := _difference(self.index, other.index):

@@ -119,7 +119,7 @@ def read_metadata(directory: Path) -> Stored:
         return _stored(_Machine().run(content))
     except (_MalformedError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         problem = str(error) if isinstance(error, _MalformedError) else "it is not metadata written by torch"
-        raise UnreadableError(f"{path}: {problem}", hint="check the file's origin; none of it was executed") from None
+        raise UnreadableError(f"{path}: {problem}", hint="check the file's origin; no code was executed") from None
 
 
 class _Machine:

@@ -240,7 +240,7 @@ def index_of(content: bytes, path: Path) -> Index:
     if not isinstance(found, dict):
         raise DamagedError(f"{path} is damaged")
     if found.get("schema") not in SCHEMAS:
-        raise UnreadableError(f"{path}: schema {found.get('schema')} is of another version of tlaunch")
+        raise UnreadableError(f"{path}: schema {found.get('schema')} belongs to another version of tlaunch")
     try:
         index = decode(Index, found)
     except ValueError as error:

@@ -130,7 +130,7 @@ class _Parser:
             if len(dims) > MAX_DIMS:
                 raise _MalformedError(offset, f"more than {MAX_DIMS} dims")
         if kind is None or piece is None:
-            raise _MalformedError(where.start, "a tensor without type or content")
+            raise _MalformedError(where.start, "a tensor has no type or no content")
         return Value(kind, tuple(dims), (piece,))
 
     def _fields(self, where: range) -> Iterator[tuple[int, int, int | range]]:
@@ -169,7 +169,7 @@ class _Parser:
             number |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
                 return number, at + place + 1
-        raise _MalformedError(at, "a number of more than 10 bytes")
+        raise _MalformedError(at, "a number has more than 10 bytes")
 
     def _packed(self, where: range) -> list[int]:
         if len(where) > 10 * MAX_DIMS:
@@ -186,12 +186,12 @@ class _Parser:
         try:
             return self._content[where.start : where.stop].decode()
         except UnicodeDecodeError:
-            raise _MalformedError(where.start, "a name that is not UTF-8") from None
+            raise _MalformedError(where.start, "a name is not UTF-8 text") from None
 
 
 def _message(content: int | range, offset: int) -> range:
     if isinstance(content, int):
-        raise _MalformedError(offset, "a number, expected a string or a message")
+        raise _MalformedError(offset, "expected a string or a message, but found a number")
     return content
 
 

@@ -185,7 +185,7 @@ def server_of(hello: messages.Hello, register: ServerIndex) -> int:
     if hello.said is not None:
         if hello.said not in register.places:
             raise UsageError(
-                f"--server {hello.said}: the rank table has no such server",
+                f"--server {hello.said} is not a server of the rank table",
                 hint=f"use one of {', '.join(register.places)}",
             )
         return register.places[hello.said]

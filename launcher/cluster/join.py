@@ -184,7 +184,7 @@ def join(
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
                 f"{whom} cannot be reached: {why}",
-                hint=f"start the same command there, and open its port to this machine; {SAME_VALUE_HINT}",
+                hint=f"start the same command on that machine, and open its port to this machine; {SAME_VALUE_HINT}",
             )
         # A different reason is reported once it occurs twice: the first server opens its port before it has a token.
         if not reported or (why == former and why not in reported):
@@ -265,7 +265,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             raise
         # A coordinator does not answer a wrong proof, so that unauthenticated connections learn nothing.
         raise ChannelClosedError(
-            "another tlaunch run, or this one with another token, listens on this port and closed the connection"
+            "the process at this address closed the connection: it belongs to another run, or has another token"
         ) from error
     if not messages.is_proof(welcome.proof, token, nonce, challenge.nonce):
         raise ChannelClosedError("the process at this address does not know this run")

@@ -68,8 +68,8 @@ def place_of(environment: Mapping[str, str], engine_rank: EngineRank | None) -> 
         return None
     if re.fullmatch(r"\d+x\d+(,\d+x\d+)*", text) is None:
         raise UsageError(
-            f"{env.TLAUNCH_MEMBERS} is {text[:80]!r}, but a list such as 0x2,1x2 is expected",
-            hint="do not set it: `tlaunch run` sets it",
+            f"{env.TLAUNCH_MEMBERS} is {text[:80]!r}; expected a list, for example 0x2,1x2",
+            hint="do not set this variable: `tlaunch run` sets it",
         )
     counted = [(int(index), int(count)) for index, _, count in (part.partition("x") for part in text.split(","))]
     servers = [index for index, count in counted for _ in range(count)]  # by global rank
@@ -124,7 +124,7 @@ def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
     except OSError as error:
         raise TlaunchError(
             f"another agent of this run already serves the ranks of this server: {error.strerror}",
-            hint="an agent from before this server was lost is still running; wait until it ends",
+            hint="this server was lost, but its old agent is still running; wait until the old agent exits",
         ) from error
 
 
@@ -137,7 +137,7 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise TlaunchError(
                 f"the engine's processes of ranks {ranges(members.missing)} did not connect within {patience_s:g} s",
-                hint="see the engine's output in engine.log in the run directory",
+                hint="read the output of the engine in engine.log in the run directory",
             )
         left = [one.global_rank for one in members.step() if isinstance(one, MemberLeft)]
         if left:
@@ -150,5 +150,5 @@ def check_server(place: ProcessPlace, server_index: int, servers: Sequence[Serve
         raise RefusedLayoutError(
             f"the engine's process of rank {place.global_rank} is on server {servers[server_index].server_id}, "
             f"but that rank belongs to {servers[place.server_index].server_id}",
-            hint="leave options for process placement out of --engine-option",
+            hint="remove the options for process placement from --engine-option",
         )

@@ -242,8 +242,8 @@ class Registration:
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
                 f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-                hint="set a different --server on one of them, and start each machine only once; to replace a lost "
-                "agent, wait for --lost-after",
+                hint="set a different --server on one of these machines; to replace a lost agent, first wait for "
+                "--lost-after seconds",
             )
         if not joining and not self.takes_back:
             raise UsageError(

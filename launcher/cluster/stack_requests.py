@@ -119,7 +119,7 @@ def ask_stacks(
 def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> messages.AllStacks:
     challenge = _word(channel, messages.Challenge, CONNECT_S)
     if challenge.protocol != messages.PROTOCOL:
-        raise ChannelClosedError("it has another version of tlaunch")
+        raise ChannelClosedError("the coordinator has another version of tlaunch")
     nonce = os.urandom(16).hex()
     channel.send(messages.AskStacks(messages.proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
     answer = _word(channel, messages.AllStacks, ANSWER_S)

@@ -84,5 +84,5 @@ def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
         directory = paths[0].parent
         raise UnreadableError(
             f"{directory}: cannot be written: {error.strerror}",
-            hint="choose a directory that exists or can be created, on a disk with free space",
+            hint="choose a directory that you can write to, on a disk with free space",
         ) from error

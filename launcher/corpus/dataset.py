@@ -76,7 +76,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
                 raise UnreadableError(f"{path}:{number}: the {side} is empty", hint=MAKE_ONE)
             pairs.append(pair)
     if not pairs:
-        raise UnreadableError(f"{path}: no sentence pairs: the file is empty", hint=MAKE_ONE)
+        raise UnreadableError(f"{path}: the file is empty, but must contain sentence pairs", hint=MAKE_ONE)
     return pairs
 
 
@@ -108,7 +108,7 @@ def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) ->
         source, *targets = line.split("\t")
         if len(targets) != 1:
             raise UnreadableError(
-                f"{path}:{number}: {len(targets)} tabs, but a pair is source, one tab, target", hint=MAKE_ONE
+                f"{path}:{number}: {len(targets)} tabs, but one tab must separate source and target", hint=MAKE_ONE
             )
         yield (normalised(source), normalised(targets[0])) if normalise else (source, targets[0])
 

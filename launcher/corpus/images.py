@@ -90,9 +90,7 @@ def _directory(path: Path) -> Path:
     if not path.exists():
         raise UnreadableError(f"{path}: directory of images not found", hint=_GET_THEM)
     if not path.is_dir():
-        raise UnreadableError(
-            f"{path}: this is a file, but an image set is a directory of several files", hint=_GET_THEM
-        )
+        raise UnreadableError(f"{path}: this is a file, but an image set must be a directory", hint=_GET_THEM)
     below = path / DIRECTORY
     return below if below.is_dir() and not (path / TRAIN_FILES[0]).exists() else path
 
@@ -117,6 +115,6 @@ def _checked(path: Path) -> ImageFile:
         raise UnreadableError(
             f"{path}: record {place + 1} has the label {labels[place]} at byte {place * RECORD_BYTES:,}, "
             f"but labels are 0 to {CLASSES - 1}",
-            hint=f"is it in CIFAR-10's binary format? If so, {_UNPACK_AGAIN}",
+            hint=f"check that the file is in CIFAR-10's binary format; if it is, {_UNPACK_AGAIN}",
         )
     return ImageFile(path, count)

@@ -68,8 +68,8 @@ def preprocess(
     if _is_sgm(fr) != _is_sgm(en):
         sgm, plain = (fr, en) if _is_sgm(fr) else (en, fr)
         raise UsageError(
-            f"{sgm} is .sgm, but {plain} is plain text: their sentences cannot be matched",
-            hint="give two .sgm files of one set, or two texts with the same number of lines",
+            f"{sgm} is an .sgm file, but {plain} is plain text, so their sentences cannot be matched",
+            hint="give two .sgm files of one set, or two text files with the same number of lines",
         )
     written = pair_files(output, split)
     if not force:
@@ -88,7 +88,9 @@ def preprocess(
             raise RefusedError(
                 f"{fr} and {en}: none of {sum(sieve.dropped.values())} pairs is left: "
                 + (_counts(sieve.dropped) or "both files are empty"),
-                hint="do both files belong to the same set, with the same doc and seg ids?" if _is_sgm(fr) else None,
+                hint="check that both files belong to the same set and have the same doc and seg ids"
+                if _is_sgm(fr)
+                else None,
             )
     return Preprocessed(written, sieve.kept, dict(sieve.dropped), missing, warnings)
 
@@ -100,7 +102,7 @@ def _text_pairs(fr: Path, en: Path) -> Iterator[Sides]:
             shorter, longer = number - 1, number + sum(1 for _ in both)
             fr_count, en_count = (shorter, longer) if french is None else (longer, shorter)
             raise RefusedError(
-                f"{fr} has {fr_count} lines, but {en} has {en_count}: they cannot be aligned by line",
+                f"{fr} has {fr_count} lines, but {en} has {en_count}, so the lines cannot be matched",
                 hint="line N of one file must be the translation of line N of the other",
             )
         yield french, english
@@ -178,7 +180,7 @@ def _text_lines(path: Path) -> Iterator[str]:
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(
                 f"{path}:1: this is markup, not plain text: {line.strip()[:60]}",
-                hint="if it is an .sgm file, name it .sgm",
+                hint="if this is an .sgm file, change its name to end in .sgm",
             )
         yield line
 

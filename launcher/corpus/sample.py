@@ -79,7 +79,7 @@ def cached_sample() -> Path:
     except OSError as error:
         if not directory.is_dir():  # otherwise another process was faster
             raise UnreadableError(
-                f"{directory.parent}: cannot cache the built-in corpus there: {error.strerror}",
+                f"cannot cache the built-in corpus in {directory.parent}: {error.strerror}",
                 hint=f"set {TLAUNCH_CACHE_DIR} to a writable directory, or use --data PATH",
             ) from error
     return directory

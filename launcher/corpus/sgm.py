@@ -88,8 +88,8 @@ class _Reading:
         if markup["broken"]:
             raise self._error(
                 markup.start(),
-                f"{markup['broken']} starts a tag that is malformed",
-                hint="look for a missing quote or >; write a < in the text as &lt;",
+                f"{markup['broken']} starts a malformed tag",
+                hint="look for a missing quote or `>`; in text, write `<` as `&lt;`",
             )
         name, closes = (markup["name"] or "").lower(), bool(markup["close"])
         if name == "seg" and closes:
@@ -119,8 +119,8 @@ class _Reading:
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
         if not self.segments:
             raise UnreadableError(
-                f"{self.path}:{len(self._newlines) + 1}: no <seg> up to this last line",
-                hint="an .sgm file contains <doc>s with <seg id=...> sentences; name a text file .txt, .fr or .en",
+                f"{self.path}:{len(self._newlines) + 1}: the file ends without any <seg>",
+                hint="put each sentence into <seg id=...> in a <doc>; if this is plain text, rename the file to .txt",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
 
@@ -133,7 +133,7 @@ class _Reading:
             raise self._error(
                 start,
                 f"doc {self._doc_id} has a second seg {segment_id}; the first is on line {earlier.line}",
-                hint="keep one reference per file: pairs are matched by doc id and seg id",
+                hint="keep one translation of each sentence: pairs are matched by doc id and seg id",
             )
         # Stray markup is removed first, so that a resolved `&lt;b&gt;` stays.
         text = normalised(_resolved(MARKUP.sub(" ", self.text[text_start : markup.start()])))

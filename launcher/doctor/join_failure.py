@@ -131,7 +131,7 @@ def engine_hangs(engine: str, seconds: float, lines: Sequence[str]) -> JoinFailu
     return replace(
         failure,
         hint=f"{_BY_HAND}. If this succeeds, check the firewall: the server must be able to connect to every port of this "
-        "machine. If it hangs, too, large packets may be lost: test packets of 1500 bytes with `ping -M do -s 1472`",
+        "machine. If this also hangs, test whether packets of 1500 bytes are lost, with `ping -M do -s 1472`",
     )
 
 

@@ -25,7 +25,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
         raise RefusedLayoutError(
             f"{rank.engine} started {counted(rank.world_size, 'rank')}, but dp * mp * pp = "
             f"{layout.dp} * {layout.mp} * {layout.pp} = {wanted}",
-            hint=f"start {wanted}, one for each device, or change --dp, --mp, --pp",
+            hint=f"start {wanted} ranks, one for each device, or change --dp, --mp or --pp",
         )
     if rank.global_rank >= wanted:
         raise RefusedLayoutError(
@@ -42,7 +42,7 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
     if chosen is None:
         raise UsageError(
             f"{rank.engine} gives its job no ID, so the ranks cannot agree on a run directory",
-            hint=f"use a name that no other run has: set {HINT_RUN_ID} before mpiexec, or use --name",
+            hint=f"give this run a unique name: set {HINT_RUN_ID} before mpiexec, or use --name",
         )
     return _checked(chosen)
 
@@ -77,7 +77,7 @@ def _given_name(inherited: Mapping[str, str]) -> str | None:
 def _checked(name: str) -> str:
     if not is_run_name(name):
         raise UsageError(
-            f"{name!r} is not a valid name of a run directory",
+            f"{name!r} is not a valid name for a run directory",
             hint=f"use letters, digits, `.` and `-` in --name or {env.TLAUNCH_RUN_ID}",
         )
     return name

@@ -149,7 +149,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     if said is not None:
         if said not in {server.server_id for server in used.servers}:
             raise UsageError(
-                f"--server {said}: the rank table has no such server",
+                f"--server {said} is not a server of the rank table",
                 hint=f"use one of its servers: {some_of([server.server_id for server in used.servers], SHOWN)}",
             )
         if said != rank.server_id:
@@ -161,10 +161,10 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         spread = local_size is not None and local_size < len(server.devices)
         if spread and (not here or is_everywhere(server)):
             raise RefusedLayoutError(
-                f"all {len(server.devices)} ranks belong on one server, but the engine started {local_size} "
-                "on this one",
-                hint="start all of them on one server, or use a --rank-table that lists every server; "
-                f"if all of them are here, add --server {server.server_id}",
+                f"the rank table has all {len(server.devices)} ranks on one server, but the engine started only "
+                f"{local_size} here",
+                hint="start all ranks on one server, or use a --rank-table that lists every server; "
+                f"if all ranks run on this server, add --server {server.server_id}",
             )
         return doubt(server, host)
     if not here:
@@ -194,8 +194,8 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return RefusedLayoutError(
         f"rank {rank.global_rank} is on {where}, but {wanted}",
-        hint=f"list the hosts in the order of the table, each with as many ranks as devices: {some_of(slots, SHOWN)}; "
-        "on a machine with another name, set --server or TLAUNCH_SERVER",
+        hint=f"list the hosts in the order of the table, with one rank per device: {some_of(slots, SHOWN)}; if the "
+        "table has another name for a machine, set --server or TLAUNCH_SERVER there",
     )
 
 

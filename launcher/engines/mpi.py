@@ -180,7 +180,7 @@ def mpi_command(
     Raises UsageError if a server's name or the hostfile cannot be written, or if `agent` contains the argument ":".
     """
     if ":" in agent:
-        raise UsageError("the agent's command has the argument ':', after which mpirun would start another program")
+        raise UsageError("the agent's command has the argument ':', which mpirun reads as the end of a program")
     hostfile = _hostfile_path(directory)
     ours = _options_not_given(mpirun, hostfile, cwd, options)
     # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first. Hydra passes everything.

@@ -79,15 +79,15 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(
-            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, and a run can only use "
-            f"the first, {first}",
-            hint="request all nodes in one group, without `hetjob` or `:`, or give a --rank-table of the first group's nodes",
+            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, but a run can only "
+            f"use the first group, {first}",
+            hint="request all nodes in one group (no `hetjob` or `:`), or list the first group's nodes in a --rank-table",
         )
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:
         raise UsageError(
             f"the number of devices on the nodes of job {allocation.job_id} is unknown",
-            hint="add --devices N (per node), or request GPUs from Slurm: salloc --gpus-per-node=8",
+            hint="add --devices N (devices per node), or request GPUs, for example with salloc --gpus-per-node=8",
         )
     counts = devices_per_server(str(count), len(allocation.nodes))
     return counted_cluster([(node.name, number) for node, number in zip(allocation.nodes, counts, strict=True)])
@@ -139,7 +139,7 @@ def ask(argv: tuple[str, ...], environment: Mapping[str, str]) -> str:
     if done.returncode:
         said = escaped(done.stderr.strip().partition("\n")[0][:200])
         raise UnreadableError(
-            f"{' '.join(argv)} failed: {said}", hint="is slurmctld running, and does the job still exist?"
+            f"{' '.join(argv)} failed: {said}", hint="check that slurmctld is running and the job still exists"
         )
     return done.stdout
 

@@ -53,7 +53,7 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
         try:
             return None if text == "NOT_SET" else seconds_of(text)
         except ValueError:
-            raise UnreadableError(f"squeue prints {escaped(text)!r} as the time left for this job") from None
+            raise UnreadableError(f"squeue printed {escaped(text)!r} instead of the time left for this job") from None
     except UnreadableError:
         if allocation.ends_at_s is None:
             raise

@@ -108,7 +108,7 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
     if missing := [one for one in wanted if one not in by_id]:
         raise UsageError(
             f"{origin} names {name_devices(missing)}, but this machine has {name_devices(by_id)}",
-            hint="choose from the devices of this machine",
+            hint="choose only devices that this machine has",
         )
     return tuple(by_id[one] for one in wanted)
 
@@ -158,7 +158,7 @@ def parse_hccn_conf(text: str, name: str) -> HccnConf:
         if (count := len(reader.faults)) > 1:
             more = [f"... and {count - FAULTS_SHOWN} more"] if count > FAULTS_SHOWN else []
             message = "\n  ".join([f"{name}: {count} lines cannot be used", *reader.faults[:FAULTS_SHOWN], *more])
-        raise UnreadableError(message, hint="correct the file, or use --device-ids and --devices")
+        raise UnreadableError(message, hint="correct the file, or set the devices with --device-ids and --devices")
     if not reader.ids:
         raise UnreadableError(f"{name} names no device", hint="add lines such as address_0=192.168.100.100")
     return HccnConf(reader.devices(), tuple(reader.notes))

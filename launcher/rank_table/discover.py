@@ -177,13 +177,13 @@ def _await_end(process: subprocess.Popen[bytes], asked: str, patience_s: float) 
                 if len(text) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
                         f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
-                        hint="run it by hand to see its output, or use --devices N, which needs no driver",
+                        hint="run the command by hand to see its output, or use --devices N, which needs no driver",
                     )
         if has_ended:
             return list(said.values())
         if time.monotonic() > deadline:
             raise TlaunchError(
                 f"`{asked}` did not exit within {patience_s:g} s",
-                hint="check `dmesg`, since the driver may hang, or use --devices N, which needs no driver",
+                hint="check `dmesg` for a driver that hangs, or use --devices N, which needs no driver",
             )
         time.sleep(_LOOK_AGAIN_S)

@@ -90,7 +90,7 @@ def check_server_id(name: str, origin: str) -> None:
         UsageError: the name is empty, too long, or not a valid host name for launchers.
     """
     if not name:
-        raise UsageError(f"{origin}: a server's name is empty", hint="give its address or its host name")
+        raise UsageError(f"{origin}: a server's name is empty", hint="give the server's address or host name")
     if not is_host_name(name):
         raise UsageError(
             f'{origin}: "{printable(name[:40])}" is not a valid server name',
@@ -99,7 +99,7 @@ def check_server_id(name: str, origin: str) -> None:
     if (length := len(name.encode())) > SERVER_ID_LIMIT:
         raise UsageError(
             f'{origin}: "{name[:20]}..." has {length} bytes, but HCCL allows {SERVER_ID_LIMIT}',
-            hint="give its address, or a shorter unique name",
+            hint="give the server's address, or a shorter unique name",
         )
 
 
@@ -129,7 +129,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
     if not machines or not all(machine.devices for machine in machines):
         raise UsageError("there is no device", hint="give the number of devices with --devices N")
     if (total := sum(len(machine.devices) for machine in machines)) > MAX_COUNT:
-        raise UsageError(f"{total:,} devices are more than the limit of {MAX_COUNT:,}", hint="check the counts")
+        raise UsageError(f"{total:,} devices exceed the limit of {MAX_COUNT:,}", hint="check the counts")
     ordered = sorted(machines, key=lambda machine: machine.server_id) if sort else list(machines)
     ranks = count()
     marks = {} if hardware is None else {HARDWARE: hardware}
@@ -144,7 +144,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
         if highest >= DEVICE_ID_LIMIT and HARDWARE not in dict(server.options):
             raise UsageError(
                 f'server "{server.server_id}" would have device {highest}, but HCCL allows 0 to {DEVICE_ID_LIMIT - 1}',
-                hint="for more devices, make a table for CPU or GPU: --nvidia-smi, or several --servers by host name",
+                hint="for more devices, make a table for CPUs or GPUs with --nvidia-smi, or with several --servers by host name",
             )
     for before, server in pairwise(cluster.servers):
         if server.server_id < before.server_id:

@@ -125,7 +125,7 @@ def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
         seen[rank] = place.line
         hosts.setdefault(host, {})[rank] = slot
     if not hosts:
-        raise TlaunchError(f"{name}: the file assigns no rank", hint='write one line per rank: "rank 0=name slot=0"')
+        raise TlaunchError(f"{name}: the file assigns no rank", hint='write lines such as "rank 0=name slot=0"')
     # Ranks after a gap would get wrong numbers.
     gap = next((rank for rank in range(len(seen)) if rank not in seen), None)
     if gap is not None:

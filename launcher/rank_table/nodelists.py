@@ -39,7 +39,7 @@ def parse_nodelist(text: str, name: str, devices: int = 1) -> Cluster:
                 place.refuse(f"{host[:60]!r} is listed twice, first on line {seen[host]}", "list each host once")
             seen[host] = number
     if not seen:
-        raise TlaunchError(f"{name}: the file names no host", hint="write a list such as node[01-04]")
+        raise TlaunchError(f"{name}: the file names no host", hint="write a list of hosts, for example node[01-04]")
     return counted_cluster([(host, devices) for host in seen])
 
 

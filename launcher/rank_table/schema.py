@@ -131,7 +131,7 @@ class Shapes:
         for kind, name in faults:
             code, finding = _finding(shape, pointer, fields, kind, name)
             if kind == "missing" and name == DEVICE_ID and (free := next(self._free_ids, None)) is not None:
-                finding = replace(finding, hint=f'add "{DEVICE_ID}": "{free}", or the id that the driver shows')
+                finding = replace(finding, hint=f'add "{DEVICE_ID}": "{free}", or use the ID that the driver shows')
             self.note(code, finding)
         for key in unknown:
             if len(self._unknown) >= self._at_most and (shape, key) not in self._unknown:

@@ -77,7 +77,7 @@ def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: b
         )
     if given and mode == HYBRID and layout.mp == 1 < layout.dp:
         raise RefusedLayoutError(
-            f"strategies of {', '.join(given)} are given, but parallel.mode = {mode} runs each copy on mp = 1 device",
+            f"strategies of {', '.join(given)} are given, but in parallel.mode = {mode} each copy has only mp = 1 device",
             hint=f"use `--mp N` for N devices per copy, or `--set parallel.mode={SEMI_AUTO}` for one copy",
         )
     if given and mode in {STAND_ALONE, DATA_PARALLEL}:

@@ -166,7 +166,7 @@ def filling(run_dir: RunDir) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnreadableError(
-            f"{run_dir.root}: cannot create or fill the run directory: {error.strerror}", hint=_ELSEWHERE
+            f"{run_dir.root}: cannot create the run directory or write to it: {error.strerror}", hint=_ELSEWHERE
         ) from error
 
 

@@ -43,7 +43,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     is no such run, and UsageError if `reference` is empty, or a prefix of several runs' names.
     """
     if not reference:  # otherwise it would mean the current directory
-        raise UsageError("RUN is empty", hint="name a run (is a variable empty?), or leave out RUN")
+        raise UsageError("RUN is empty", hint="name a run, or leave out RUN; check whether a shell variable is empty")
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
@@ -176,7 +176,7 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
             if is_named:
                 note(f"{why}; this is {escaped(name)}, the newest run")
             return run_at((runs_dir / name).resolve())
-    raise UnreadableError(why if is_named else f"{runs_dir}: there is no latest run here", hint=_known(runs_dir))
+    raise UnreadableError(why if is_named else f"there is no latest run in {runs_dir}", hint=_known(runs_dir))
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
@@ -187,7 +187,7 @@ def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:
     older = names[names.index(latest.root.name) + 1 :] if latest.root.name in names else names
     if steps > len(older):
         oldest = f"{LATEST}~{len(older)}" if older else LATEST
-        raise UnreadableError(f"{LATEST}~{steps}: no such run; the oldest run in {runs_dir} is {oldest}")
+        raise UnreadableError(f"{LATEST}~{steps} does not exist; the oldest run in {runs_dir} is {oldest}")
     return run_at((runs_dir / older[steps - 1]).resolve())
 
 

@@ -30,7 +30,7 @@ def read_of_rank(directory: Path, rank: int) -> StrategyReport:
     path = directory / strategy_name(rank)
     report = read_report(path)
     if report.rank != rank:
-        raise UnreadableError(f"{path}: this is the report of rank {report.rank}", hint=HINT)
+        raise UnreadableError(f"{path}: expected rank {rank}, but found the report of rank {report.rank}", hint=HINT)
     return report
 
 
@@ -47,7 +47,7 @@ def read_all(directory: Path) -> list[StrategyReport]:
     missing = set(range(found[0].ranks)) - {report.rank for report in found} if found else set()
     if missing:
         raise UnreadableError(
-            f"{directory}: missing reports of these ranks (of {found[0].ranks}): {ranges(missing)}",
+            f"{directory}: expected reports of {found[0].ranks} ranks, but these ranks have no report: {ranges(missing)}",
             hint="the run ended too early or is still running; use `--rank N` to show the report of one rank",
         )
     return found

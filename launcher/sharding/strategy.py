@@ -24,7 +24,7 @@ def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str
         before, there = found.setdefault(index, (count, where))
         if before != count:
             same = f"{there} into {before}, but both dims have the same index"
-            raise UsageError(f"{told} cuts {where} into {count} parts and {same}", hint="use the same number for both")
+            raise UsageError(f"{told} cuts {where} into {count} parts and {same}", hint="use equal numbers of parts")
     cuts = {index: count for index, (count, _) in found.items()}
     product = prod(cuts.values())
     if product > ranks:
@@ -78,4 +78,4 @@ def strategy_from(value: Any) -> Strategy:
         isinstance(dims, list | tuple) and all(type(count) is int for count in dims) for dims in value
     ):
         return tuple(map(tuple, value))
-    raise ValueError("the number of parts of each dim of each input, for example [[2, 4], [4, 1]]")
+    raise ValueError("one list per input with the number of parts of each dim, for example [[2, 4], [4, 1]]")

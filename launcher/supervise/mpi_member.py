@@ -51,7 +51,7 @@ def hand_over(
         if (user := user_of(connection)) != os.getuid():
             raise TlaunchError(
                 f"a process of another user (uid {user}) listens in place of this server's agent",
-                hint="find the owner of that process; nothing was sent to it",
+                hint="find out why this process is running; nothing was sent to it",
             )
         line = line_of({"rank": global_rank, "environment": dict(environment)})
         descriptor = environment.get(DESCRIPTOR, "")

@@ -80,9 +80,11 @@ def exit_code_of(work: Callable[[], object]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer", description=__doc__)
     parser.add_argument("--recipe", default=DEFAULT, metavar="NAME", help=f"{', '.join(RECIPES)} (default: {DEFAULT})")
-    parser.add_argument("--config", help="TOML file, or a packaged one such as recipes/transformer/tutorial.toml")
+    parser.add_argument(
+        "--config", help="TOML file with settings; tlaunch contains, for example, recipes/transformer/tutorial.toml"
+    )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--data", type=Path, help="directory written by `tlaunch data`, or one file of pairs")
+    parser.add_argument("--data", type=Path, help="directory that `tlaunch data` wrote, or a file of sentence pairs")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
     checkpoints = "directory of checkpoints (default: in the run directory); training resumes from the newest one"
     parser.add_argument("--checkpoints", type=Path, help=checkpoints)
@@ -94,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         const=True,
         metavar="DIR",
-        help="write each rank's operators, layouts and collectives of one step (default: in the run directory)",
+        help="save a report of each rank's operators, layouts and collectives to DIR (default: in the run directory)",
     )
     return parser
 

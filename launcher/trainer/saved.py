@@ -123,7 +123,7 @@ def check_can_save(directory: Path) -> None:
     """
     if directory.exists():
         raise UsageError(
-            f"{directory} already exists, and a trained model is never overwritten",
+            f"{directory} already exists, and tlaunch does not overwrite a trained model",
             hint="name another output directory",
         )
     with new_directory(directory):

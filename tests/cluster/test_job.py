@@ -48,7 +48,7 @@ def test_a_job_is_one_line_and_comes_back_with_the_other_machine_s_own():
 def test_a_job_of_a_python_without_lzma_is_understood(monkeypatch):
     text = to_text(JOB)
     monkeypatch.setattr("launcher.cluster.job.lzma", None)
-    with pytest.raises(ValueError, match="Python has no lzma module"):
+    with pytest.raises(ValueError, match="Python on this machine has no lzma module"):
         from_text(text, {}, THERE)
     plain = to_text(JOB)
     monkeypatch.undo()

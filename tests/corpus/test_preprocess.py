@@ -79,8 +79,8 @@ def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
 
 @pytest.mark.parametrize(("fr", "en", "names", "message"), [
     # One .sgm and one plain text cannot be matched.
-    ("x\n", "y\n", ("a.sgm", "b.en"), r"a\.sgm is \.sgm, but "),
-    ("x\n", "y\n", ("a.txt", "b.SGM.gz"), r"b\.SGM\.gz is \.sgm, but "),
+    ("x\n", "y\n", ("a.sgm", "b.en"), r"a\.sgm is an \.sgm file, but "),
+    ("x\n", "y\n", ("a.txt", "b.SGM.gz"), r"b\.SGM\.gz is an \.sgm file, but "),
     # A corpus that translates nothing is not made.
     ("x\n", "x\n", ("a", "a"), "are the same file"),
     # An .sgm file that is named .txt would otherwise train on its tags.

@@ -116,15 +116,15 @@ def test_which_segments_there_are(read, body, expected):
 
 
 @pytest.mark.parametrize(("body", "expected"), [
-    ("line one\nline two", "2: no <seg> up to this last line"),
-    ("", "1: no <seg>"),
+    ("line one\nline two", "2: the file ends without any <seg>"),
+    ("", "1: the file ends without any <seg>"),
     ("<doc docid=d>\n<seg id=1>a</seg>\n<seg id=1>b</seg></doc>", "3: doc d has a second seg 1; the first is on line 2"),
     ("<doc docid=d>\n\n<seg id=4>never", "3: <seg> 4 is never closed"),
     ("<doc docid=d>\n<seg id=1>a\n<seg id=2>b</seg>", "3: <seg id=2> comes before the </seg> of seg 1 on line 2"),
     ("<doc docid=d>\n<seg id=1>a\n</doc>", "3: </doc> comes before the </seg> of seg 1 on line 2"),
     ("<doc docid=d>\n</seg>", "2: </seg> closes a segment that was never opened"),
-    ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "2: <seg starts a tag that is malformed"),
-    ("<doc docid=d>\n<seg id=1>a</seg", "2: </seg starts a tag that is malformed"),
+    ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "2: <seg starts a malformed tag"),
+    ("<doc docid=d>\n<seg id=1>a</seg", "2: </seg starts a malformed tag"),
     ("<doc docid=d>\n<seg id=1>été</seg></doc>".encode("latin-1"), "2: not UTF-8: byte 0xe9"),
 ])  # fmt: skip
 def test_errors_carry_the_line(read, tmp_path, body, expected):

@@ -130,7 +130,7 @@ def test_a_process_of_an_engine_that_does_not_meet_the_others_is_refused(tmp_pat
     env |= {"OMPI_MCA_btl": "self"}  # alone, Open MPI 5 would leave its shared memory behind
     done = run_to_end(TRAINER, cwd=tmp_path, env=environment(env))
     assert done.returncode == 2, done.stderr
-    assert "started this process as rank 1 of 2, but for MPI it is rank 0 of 1: mpi4py uses" in done.stderr
+    assert "started this process as rank 1 of 2, but MPI says rank 0 of 1: mpi4py uses" in done.stderr
 
 
 def test_ranks_on_two_hosts_write_to_one_run(two_hosts, mpirun, tmp_path):

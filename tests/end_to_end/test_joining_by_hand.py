@@ -61,9 +61,7 @@ def test_a_server_with_another_token_is_not_let_in(servers):
     second = servers.start(2, "--join-timeout", 10, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
     assert servers.end(second) == [1]
     said = servers.said(second)
-    assert (
-        f"127.0.0.1 port {servers.port}: another tlaunch run, or this one with another token, listens on this" in said
-    )
+    assert f"127.0.0.1 port {servers.port}: the process at this address closed the connection: it belongs to" in said
     servers.wait_until(lambda: "waiting for server 127.0.0.2;" in servers.said(first), "that it is awaited")
     first.send_signal(signal.SIGTERM)
     assert servers.end(first) == [143]

@@ -48,7 +48,7 @@ def test_a_job_without_a_name_needs_one():
 
 @pytest.mark.parametrize("name", ["../up", ".hidden", "latest", "a\nb", "x" * 300])
 def test_names_that_are_no_directory_s_are_refused(name):
-    with pytest.raises(UsageError, match="is not a valid name of a run directory"):
+    with pytest.raises(UsageError, match="is not a valid name for a run directory"):
         run_name(rank(), "train", None, {"TLAUNCH_RUN_ID": name})
     with pytest.raises(UsageError):
         run_name(rank(job=""), "train", name, {})

@@ -19,7 +19,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (
         ["parallel.schedule=interleaved", "parallel.interleave=3"],
         Layout(pp=2, micro_batches=2),
-        "pp = 2 stages of 3 chunks are more than the parts of the model: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+        "pp = 2 stages of 3 chunks need more parts than the model has: the model has 2 encoder + 2 decoder = 4 layers, and a head",
         "at most `--pp 1`",
     ),
     (["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
@@ -93,7 +93,7 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"a b\n", ":1: 0 tabs"), (b"a\tb\nc\td\te\n", ":2: 2 tabs"), (b"", "no sentence pairs"), (b"a\t\n", "no sentence pairs"),
+    (b"a b\n", ":1: 0 tabs"), (b"a\tb\nc\td\te\n", ":2: 2 tabs"), (b"", "the file is empty"), (b"a\t\n", "no sentence pairs"),
     (gzip.compress(b"a\tb\nc\n", mtime=0), ":2: 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb", mtime=0)[:12] + b"x" * 30, "cannot be read"),
 ])  # fmt: skip
 def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, message):

@@ -45,7 +45,7 @@ def test_a_section_of_strategies_that_is_misspelt_is_suggested(section):
 
 @pytest.mark.parametrize("written", ["3", "[2, 4]", "[[2.0, 4], [4, 1]]", "x"])
 def test_what_is_no_strategy_is_refused(written):
-    with pytest.raises(UsageError, match=r"strategies\.matmul is .*, but must be the number of parts"):
+    with pytest.raises(UsageError, match=r"strategies\.matmul is .*, but must be one list per input"):
         settings_of(f"strategies.matmul={written}")
 
 

@@ -129,7 +129,7 @@ def test_a_directory_called_latest_is_left_alone(tmp_path):
     (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "directory here: it is not a directory"),
     (
         lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]),
-        "fill the run directory: Not a directory",
+        "cannot create the run directory or write to it: Not a directory",
     ),
 ], ids=["by the launcher", "by its ranks"])  # fmt: skip
 def test_a_file_in_the_way_is_called_so(tmp_path, make, words):

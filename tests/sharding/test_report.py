@@ -90,7 +90,7 @@ def test_a_damaged_report_is_refused_by_its_name(tmp_path, content):
 def test_a_report_in_the_place_of_another_ranks_is_refused(tmp_path):
     write_reports(tmp_path)
     (tmp_path / strategy_name(3)).write_text(report_text(report_of(2)))
-    with pytest.raises(UnreadableError, match=r"rank3\.json: this is the report of rank 2"):
+    with pytest.raises(UnreadableError, match=r"rank3\.json: expected rank 3, but found the report of rank 2"):
         read_all(tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_the_newest_attempt_counts(tmp_path):
     assert reported_ranks(tmp_path) == list(range(RANKS))
     assert read_all(tmp_path) == fewer
     (tmp_path / strategy_name(1)).unlink()
-    with pytest.raises(UnreadableError, match=r"missing reports of these ranks \(of 2\): 1"):
+    with pytest.raises(UnreadableError, match=r"reports of 2 ranks, but these ranks have no report: 1"):
         read_all(tmp_path)
 
 

@@ -383,9 +383,9 @@ ARGUMENTS = {
     "batch_size is 0": {"batch_size": 0},
     "batch_size = 9": {"batch_size": 9},
     "schedule": {"schedule": "interleaved"},
-    "early_stopping counts": {"early_stopping": 1},
+    "early_stopping needs": {"early_stopping": 1},
     "gradient_accumulation_shard": {"gradient_accumulation_shard": True},
-    "1 samples for validation": {"validation": [batch(1)]},
+    "samples, but there are 1": {"validation": [batch(1)]},
     "checkpoint.keep": {"checkpoint": api.CheckpointConfig(keep=0)},
     "checkpoint.every_steps": {"checkpoint": api.CheckpointConfig(every_steps=-1)},
     "checkpoint.files": {"checkpoint": api.CheckpointConfig(files="foo")},
@@ -561,9 +561,9 @@ class Random:
 
 
 SAMPLES = {
-    "differs between two accesses": Random(),
-    "with the 1 items": [(one,) for one in batch(8)[0]],
-    "can be indexed": iter(()),
+    "is different each time": Random(),
+    "a sample has 1 items": [(one,) for one in batch(8)[0]],
+    "not a sequence of samples": iter(()),
     "no samples": [],
     "outside vocab_size": [(torch.full((S,), 7), torch.zeros(S, dtype=torch.int64))] * 8,
 }
@@ -675,7 +675,7 @@ def test_layers_that_two_stages_share_are_named_as_such():
     net.base.encoder.blocks["1"] = net.base.encoder.blocks["0"]
     parts = stage_networks(traced_of(net), 2)
     stages = stages_of_network(net, NetworkSettings(), 2)
-    with pytest.raises(RefusedLayoutError, match=r"base\.encoder\.blocks\.0\.\S+ is used by layers on several stages"):
+    with pytest.raises(RefusedLayoutError, match=r"layers on several stages use base\.encoder\.blocks\.0\.\S+"):
         plan_network(net, parts, stages, 1, is_traced=True)
 
 

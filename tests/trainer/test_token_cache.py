@@ -189,7 +189,7 @@ def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a\tb\nno tab\n", ":2: 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "no sentence pairs")],
+    [("a\tb\nno tab\n", ":2: 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "the file is empty")],
 )
 def test_a_malformed_text_leaves_nothing(path, tokenizer, content, message):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

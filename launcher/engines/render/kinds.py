@@ -49,7 +49,7 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
     for block in job.blocks:
         if block.name in seen:
             raise RefusedLayoutError(
-                f"the ranks of server {block.name} are not consecutive, which a hostfile cannot express",
+                f"the ranks of server {block.name} are not consecutive, but a hostfile requires consecutive ranks",
                 hint="use --flavor job, which accepts any order",
             )
         seen.add(block.name)
@@ -58,8 +58,8 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
 def no_lone_colon(job: Job, engine: str = "mpirun") -> None:
     if ":" in job.command:
         raise UsageError(
-            f"COMMAND has the argument ':', after which {engine} would start another program",
-            hint="put COMMAND into a script and run that",
+            f"COMMAND has the argument ':', which {engine} reads as the end of a program",
+            hint="put COMMAND into a script, and run the script",
         )
 
 
@@ -74,8 +74,8 @@ def a_shell_exports_secrets(job: Job) -> None:
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
-                f"--env {name}: its value looks secret, and a shell cannot export a variable of that name",
-                hint=f"{_HINT_NAME}, or have the program read its value from a file",
+                f"--env {name}: the value looks secret, so a shell must export it, but shells do not accept this name",
+                hint=f"{_HINT_NAME}, or let the program read the value from a file",
             )
 
 
@@ -83,7 +83,7 @@ def no_equals_sign_in_program(job: Job) -> None:
     if "=" in job.command[0]:
         raise UsageError(
             f"{job.command[0]!r}: `env` would treat a program with '=' in its name as a variable",
-            hint="start it through a link or a script without '=' in its name",
+            hint="start the program through a link or script whose name has no '='",
         )
 
 
@@ -109,7 +109,7 @@ def msrun_starts_by_python(job: Job) -> None:
     if job.command[0] not in {"python", "python3", "pytest"} and not job.command[0].endswith(".py"):
         raise UsageError(
             f"msrun would start `python {job.command[0]}`",
-            hint="write COMMAND as `python train.py`: msrun uses the first `python` on PATH",
+            hint="write COMMAND in the form `python train.py`; msrun uses the first `python` on PATH",
         )
 
 
@@ -123,7 +123,7 @@ def name_of_a_pod(job: Job) -> None:
     if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
         raise UsageError(
             f"--name {job.name!r} is not a valid name of a Kubernetes job",
-            hint=f"use a letter, then lower-case letters, digits and dashes, at most {MAX_POD_NAME} characters",
+            hint=f"use lower-case letters, digits and dashes, and start with a letter; the limit is {MAX_POD_NAME} characters",
         )
 
 
@@ -135,14 +135,15 @@ def fits_an_mpi_job(job: Job) -> None:
         counts = {len(server.ranks) for server in job.servers}
         if len(counts) > 1:
             raise RefusedLayoutError(
-                f"workers of an MPIJob have equal numbers of slots, but the servers have {min(counts)} to {max(counts)} ranks",
-                hint="use --flavor job, which accepts any number",
+                f"all workers of an MPIJob have the same number of slots, but the servers have "
+                f"{min(counts)} to {max(counts)} ranks",
+                hint="use --flavor job, which accepts different numbers",
             )
 
 
 def image_is_given(job: Job) -> None:
     if not job.wishes.image:
-        raise UsageError("--image is missing: pods run in containers", hint="add for instance --image pytorch/pytorch")
+        raise UsageError("--image is missing, but pods need it", hint="add it, for example --image pytorch/pytorch")
 
 
 @frozen

@@ -32,7 +32,7 @@ def unnamed_cluster(nodes: int, devices: int) -> Cluster:
         raise UsageError(
             f"--nodes {nodes} with --devices {devices} each make {nodes * devices:,} ranks, but a cluster has at most "
             f"{MAX_COUNT:,}",
-            hint="--devices is the number per node",
+            hint="set --devices to the number of devices per node",
         )
     return counted_cluster([(f"node{index}", devices) for index in range(nodes)])
 
@@ -47,7 +47,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
         if pinned:
             raise UsageError(
                 "--pin-nodes keeps a job on the servers of its rank table, but there is no rank table",
-                hint="add --rank-table, or name nodes: --sbatch=--nodelist=n1,n2",
+                hint="add --rank-table, or name the nodes, for example with --sbatch=--nodelist=n1,n2",
             )
         return Nodes(devices_per_node=len(cluster.servers[0].devices))
     kept = _why_kept(cluster)

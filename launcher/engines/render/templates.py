@@ -61,7 +61,7 @@ def word(value: Any) -> str:
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
         raise UsageError(
             f"{text!r} cannot be written in this format",
-            hint="the format has no quotes: avoid spaces, control characters and a leading dash",
+            hint="the format has no quotes: remove spaces, control characters, and a `-` or `#` at the start",
         )
     return text
 
@@ -76,7 +76,7 @@ def _text(value: Any) -> str:
         text.encode()
     except UnicodeEncodeError:
         [shown] = masked_argv((text,))
-        raise UsageError(f"{shown!r} is not UTF-8 text, which job files require", hint="write it in UTF-8") from None
+        raise UsageError(f"{shown!r} is not UTF-8, but job files must be", hint="write it in UTF-8") from None
     return text
 
 

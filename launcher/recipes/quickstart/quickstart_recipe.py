@@ -113,7 +113,7 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     for name, strategy in settings.strategies.items():
         if name not in operators:
             hint = did_you_mean(near(name, operators)) or f"operators: {', '.join(operators)}"
-            raise UsageError(f"strategies.{name}: the network has no such operator", hint=hint)
+            raise UsageError(f"strategies.{name}: the network has no operator of this name", hint=hint)
         cutting_of(operators[name].expression, strategy, layout.mp, name)
 
 

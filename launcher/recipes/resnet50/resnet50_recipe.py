@@ -122,7 +122,7 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
         check_divisible(settings.train.batch_size, layout.dp, f"dp = {layout.dp}")  # copies get equal batches
         if is_synchronised and layout.dp > 1:
             raise RefusedLayoutError(
-                f"model.batch_norm = synchronised covers the ranks of one copy, but dp = {layout.dp}",
+                f"model.batch_norm = synchronised supports only one copy of the model, but dp = {layout.dp}",
                 hint="use `--dp 1`, or `--set model.batch_norm=local`",
             )
     if is_synchronised and layout.micro_batches > 1:
@@ -162,8 +162,8 @@ def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
     images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
-            f"{told} leaves one image for some batch norms; at data.image_size = {settings.data.image_size} "
-            "the last layers have a single pixel, which has no variance",
+            f"{told} leaves one image for some batch norms, and an image with data.image_size = "
+            f"{settings.data.image_size} has one pixel in the last layers; a single value has no variance",
             hint=f"use `--set train.batch_size={2 * parts}`"
             + (", or `--set model.batch_norm=synchronised`" if is_alone and layout.dp > 1 else ""),
         )

@@ -100,7 +100,7 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     if not by_hand:
         if count > layer_count + 1:
             raise RefusedLayoutError(
-                f"pp = {pp} stages{in_chunks} are more than the parts of the model: {model}, and a head",
+                f"pp = {pp} stages{in_chunks} need more parts than the model has: {model}, and a head",
                 hint=f"use at most `--pp {max((layer_count + 1) // chunks, 1)}`, or `--set model.encoder_layers=N`",
             )
         costs = part_costs(settings)

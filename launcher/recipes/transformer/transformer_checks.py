@@ -33,7 +33,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
     if layout.mp > model.vocabulary_size:
         raise RefusedLayoutError(
-            f"mp = {layout.mp} leaves ranks without a row of model.vocabulary_size = {model.vocabulary_size}",
+            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would have "
+            "no row of the embedding tables",
             hint=f"use at most `--mp {model.vocabulary_size}`",
         )
     _check_schedule(settings.parallel, layout)
@@ -52,8 +53,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(
-            f"train.batch_tokens = {batch_tokens} is less than two targets of data.target_length = {longest} tokens",
-            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 for batches of train.batch_size pairs",
+            f"train.batch_tokens = {batch_tokens} is too small for two targets of data.target_length = {longest} tokens",
+            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 to use train.batch_size pairs per batch",
         )
 
 
@@ -117,7 +118,7 @@ def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
-            "but the head shares one of them and is split by rows of the vocabulary",
+            "but the head shares one of these tables, and shards it by rows",
             hint="use `--set parallel.vocab_emb_dp=false`, or a head with a separate table",
         )
 
@@ -129,7 +130,7 @@ def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
         raise UsageError(
             f"parallel.schedule = {schedule} does not fit parallel.interleave = {chunks}: "
             "the interleaved schedule needs several chunks of layers per stage, and other schedules support only one",
-            hint=f"use `--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2`, or leave out both",
+            hint=f"use `--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2`, or leave out both settings",
         )
     if chunks > 1 and pp > 1 and micro_batches % pp:
         raise RefusedLayoutError(

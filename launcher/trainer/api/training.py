@@ -187,7 +187,7 @@ def _check_arguments(
     for name, value in (("samples", samples), ("validation", validation)):
         if value is not None and not (hasattr(value, "__len__") and hasattr(value, "__getitem__")):
             raise UsageError(
-                f"{name} is a {type(value).__name__}, which has no samples that can be indexed",
+                f"{name} is a {type(value).__name__}, which is not a sequence of samples",
                 hint="pass a list, or a data set with __len__ and __getitem__",
             )
     fields = {name: (getattr(TrainConfig, name), getattr(config, name)) for name in _CHECKED}
@@ -201,16 +201,16 @@ def _check_arguments(
             raise UsageError(f"{name} is not a finite number", hint="use a number such as 1.0")
     if not config.clip_norm >= 0:
         told = f"clip_norm = {config.clip_norm} is below 0"
-        raise UsageError(told, hint="use a positive number, or 0 to turn it off")
+        raise UsageError(told, hint="use a positive number, or 0 to turn off clipping")
     check_clip_norm("clip_norm", config.clip_norm)
     if config.early_stopping and not (config.validate_every and validation is not None):
         raise UsageError(
-            "early_stopping counts validations, but validation is off",
-            hint="pass validation = ... and validate_every = N",
+            "early_stopping needs validation, but validation is off",
+            hint="pass samples as `validation`, and set validate_every = N",
         )
     if validation is not None and len(validation) < config.batch_size:
         raise UsageError(
-            f"there are {len(validation)} samples for validation, fewer than batch_size = {config.batch_size}",
+            f"validation needs at least batch_size = {config.batch_size} samples, but there are {len(validation)}",
             hint="reduce batch_size, or add validation samples",
         )
 
@@ -229,7 +229,7 @@ def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> 
         found = found or config
         if config != found:
             raise UsageError(
-                f"{path} has a different parallel_config than the rest: {config} instead of {found}",
+                f"{path} has a different parallel_config than other modules: {config} instead of {found}",
                 hint="use the same parallel_config for all modules",
             )
     return found or TransformerOpParallelConfig.of_run()
@@ -255,7 +255,7 @@ def _parallel_settings(
         raise UsageError(f"unknown schedule {schedule!r}", hint=f"use {ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
     if accumulates_shards and not config.optimizer_shard:
         raise UsageError(
-            "gradient_accumulation_shard is on, but without optimizer_shard every rank needs all gradients",
+            "gradient_accumulation_shard needs optimizer_shard: without it, every rank needs all gradients",
             hint="set optimizer_shard = True in the parallel_config",
         )
     settings = ParallelConfig(

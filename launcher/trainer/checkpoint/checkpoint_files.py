@@ -158,7 +158,7 @@ def _see(probe: Path) -> None:
     while not probe.exists():
         if time.monotonic() > deadline_s:
             raise UsageError(
-                f"{probe.parent} of rank 0 is not visible to other ranks; checkpoints need one shared directory",
+                f"all ranks must share {probe.parent}, but this rank does not see a file that rank 0 created there",
                 hint="set `--runs-dir` to a directory that all servers share",
             )
         getting_on()

@@ -168,7 +168,7 @@ class Writing:
                     deadline_s = time.monotonic() + SEEN_WITHIN_S
                 if deadline_s is not None and time.monotonic() > deadline_s:
                     raise TlaunchError(
-                        f"{self._aside} has no {name} on this server; all servers must share this directory"
+                        f"all servers must share {self._aside}, but this server does not find {name} there"
                     )
                 time.sleep(LOOK_S)
         return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}

@@ -110,8 +110,8 @@ def _obtain(
     for name in (tokens_name(digest, tokenizer, normalise=normalise) for digest in digests):
         if (found_tokens := find_tokens(name, beside)) is None:
             raise UnreadableError(
-                f"{beside / name}: the token ids written by this server's first rank are not found",
-                hint="give all ranks of a server the same directories and the same TLAUNCH_CACHE_DIR",
+                f"{beside / name}: this rank does not find the token ids that this server's first rank wrote",
+                hint="give all ranks of a server the same data directory and the same TLAUNCH_CACHE_DIR",
             )
         stored.append(found_tokens)
     return stored, tokenizer, kept_at, digests[0]
@@ -137,7 +137,7 @@ def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -
     pair_count -= held_out(pair_count) if holds_out else 0
     if not pair_count:
         raise UsageError(
-            f"{path}: the only pair is held out for validation, so none is left to train on",
+            f"{path}: the only pair is held out for validation, so no pair is left for training",
             hint="add pairs, or create a validation file with `tlaunch data preprocess --split valid`",
         )
     step = -(-pair_count // MAX_TOKENIZER_PAIRS)

@@ -130,7 +130,7 @@ def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) ->
             return
         raise UnreadableError(
             f"{directory}: cannot store the token ids of {text.path}: {error.strerror}",
-            hint="provide about as much free space as the size of the text",
+            hint="free disk space: the token ids need about as much space as the text",
         ) from error
 
 

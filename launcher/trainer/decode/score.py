@@ -30,7 +30,7 @@ def check_installed(packages: Sequence[str] = PACKAGES) -> None:
     """Raise an UnreadableError if a package for scoring is not installed."""
     if missing := [name for name in packages if find_spec(name) is None]:
         raise UnreadableError(
-            f"{', '.join(missing)}: not installed, but required to compute scores",
+            f"{', '.join(missing)} must be installed to compute scores",
             hint="run `pip install '.[train]'` in the checkout of tlaunch",
         )
 

@@ -58,6 +58,6 @@ def _text(content: bytes, number: int) -> str:
     except UnicodeDecodeError as error:
         raise UnreadableError(
             f"{STDIN}:{number}: not UTF-8: byte 0x{content[error.start]:02x} at position {error.start + 1} of the line",
-            hint="if it is ISO-8859-1, convert it with `iconv -f ISO-8859-1 -t UTF-8`",
+            hint="if the text is ISO-8859-1, convert it with `iconv -f ISO-8859-1 -t UTF-8`",
         ) from None
     return (text.removeprefix("\ufeff") if number == 1 else text).removesuffix("\r")

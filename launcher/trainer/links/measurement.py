@@ -96,19 +96,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="approximate duration (default: %(default)g)")
     parser.add_argument("--largest", type=int, default=MAX_BYTES, metavar="BYTES", help="size of the largest message")
     parser.add_argument("--device", choices=("auto", "cpu"), default="auto")
-    parser.add_argument("--output", type=Path, help="file for the result (default: links.json in the run directory)")
+    parser.add_argument("--output", type=Path, help="result file (default: links.json in the run directory)")
     return exit_code_of(partial(_measure, parser.parse_args(arguments)))
 
 
 def _measure(options: argparse.Namespace) -> None:
     if not 0 < options.seconds <= MAX_SECONDS:
-        raise UsageError(f"--seconds is {options.seconds:g}, but must be above 0 and at most {MAX_SECONDS:g}")
+        raise UsageError(f"--seconds must be above 0 and at most {MAX_SECONDS:g}, but is {options.seconds:g}")
     place = this_place(micro_batches=1)
     place = replace(place, layout=Layout(dp=place.world_size))  # all ranks in one group
     run = own_run()
     path = options.output or (run.links if run else None)
     if path is None:
-        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the file for the result with `--output`")
+        raise UsageError(f"{env.TLAUNCH_RUN_DIR} is not set", hint="set the path of the result file with `--output`")
     with open_world(place, choose_device(place, options.device, os.environ)) as world:
         measured = measure(world, options.seconds, options.largest)
         if world.is_first:

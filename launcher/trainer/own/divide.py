@@ -88,7 +88,7 @@ def share_of_copy(inputs: Sequence[Tensor], copies: int, copy: int = 0) -> Rows:
     rows = first.shape[0] if first.dim() else 0
     if not rows or rows % copies:
         raise RefusedLayoutError(
-            f"the first input has the shape {tuple(first.shape)}, and its rows are not divisible by {copies} replicas",
+            f"the first input has shape {tuple(first.shape)}, but {rows} rows are not divisible by {copies} replicas",
             hint=f"pass a batch whose size is a multiple of {copies} as the first input",
         )
 

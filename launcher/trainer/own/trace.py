@@ -120,8 +120,8 @@ def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str,
     changed = {path: (id(buffer), buffer._version) for path, buffer in network.named_buffers()} != states  # noqa: SLF001 - the same
     if changed or text_of(nodes) != text_of(again) or not _are_equal(constants, constants_again):
         raise UsageError(
-            f"{name} cannot be traced: its forward makes other calls each time",
-            hint="remove changes of the network's state and random numbers from the forward",
+            f"{name} cannot be traced: its forward differs from one call to the next",
+            hint="in the forward, do not change the network's state, and do not draw random numbers",
         )
     return nodes, constants
 

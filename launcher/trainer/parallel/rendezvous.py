@@ -80,9 +80,9 @@ def _meet(rank: EngineRank, environment: Mapping[str, str]) -> dict[str, Any]:
     hint = f"use the mpirun of that library, `srun --mpi=pmix` or `srun --mpi=pmi2`; or {_HINT_ADDRESS}"
     if (world.size, world.rank) != (rank.world_size, rank.global_rank):
         raise UsageError(
-            f"{rank.engine} started this process as rank {rank.global_rank} of {rank.world_size}, but for MPI it is "
-            f"rank {world.rank} of {world.size}: mpi4py uses {library}, which did not join the job, because mpirun "
-            "belongs to another MPI, or srun ran without `--mpi`",
+            f"{rank.engine} started this process as rank {rank.global_rank} of {rank.world_size}, but MPI says "
+            f"rank {world.rank} of {world.size}: mpi4py uses {library}, but mpirun belongs to another MPI, or srun ran "
+            "without `--mpi`",
             hint=hint,
         )
     with socket.socket() as probe:
@@ -110,7 +110,7 @@ def _mpi(rank: EngineRank) -> Any:
         why = "mpi4py is not installed" if missing else f"mpi4py cannot be used: {error}"
         raise UsageError(
             f"{rank.engine} started {rank.world_size} ranks without a rendezvous address: {why}",
-            hint=f"{_HINT_ADDRESS}; or install mpi4py for the MPI of mpirun",
+            hint=f"{_HINT_ADDRESS}; or install mpi4py, built with the same MPI as mpirun",
         ) from error
     return MPI
 

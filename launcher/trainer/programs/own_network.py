@@ -135,10 +135,10 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         mean = all_reduce(loss.clone(), self.world.mp, what="mean loss") / self.world.mp.size
         if abs(float(loss - mean)) > 8 * torch.finfo(loss.dtype).eps * max(1.0, abs(float(mean))):
             raise RefusedLayoutError(
-                f"mp = {self.world.mp.size}, and the ranks compute different losses: {float(loss):.9g} on this rank, "
-                f"and {float(mean):.9g} in the mean; the code of {self._divided.class_name} iterates over its "
-                "parameters, which are sharded, or draws random numbers",
-                hint="use `--mp 1`, or the optimizer's weight_decay and nn.Dropout",
+                f"mp = {self.world.mp.size}, but the ranks compute different losses: {float(loss):.9g} on this rank, "
+                f"and {float(mean):.9g} on average; the code of {self._divided.class_name} iterates over sharded "
+                "parameters, or draws random numbers",
+                hint="use `--mp 1`, or replace this code by the optimizer's weight_decay or nn.Dropout",
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:

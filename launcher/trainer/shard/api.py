@@ -138,8 +138,8 @@ def _check(place: Place) -> None:
         )
     if layout.pp > 1 or layout.micro_batches > 1:
         raise RefusedLayoutError(
-            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but a network that is sharded by strategies "
-            "supports only 1",
+            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but networks that are sharded by "
+            "strategies support only pp = 1 and micro_batches = 1",
             hint="use `--pp 1 --micro-batches 1`",
         )
 

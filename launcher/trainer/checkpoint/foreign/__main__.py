@@ -37,10 +37,10 @@ def main() -> int:
     for command, work in ((to_dcp, _export), (to_own, _import)):
         command.set_defaults(work=work)
         command.add_argument("path", type=Path, help="checkpoint to read")
-        command.add_argument("--output", type=Path, required=True, help="checkpoint to write; must not exist")
+        command.add_argument("--output", type=Path, required=True, help="path of the new checkpoint; must not exist")
     to_own.add_argument("--format", choices=READERS, required=True, help="format of the checkpoint to read")
-    to_own.add_argument("--like", type=Path, required=True, help="a checkpoint of the same model")
-    to_own.add_argument("--step", type=int, help="step of the state, if the files do not contain it")
+    to_own.add_argument("--like", type=Path, required=True, help="existing trainer checkpoint of the same model")
+    to_own.add_argument("--step", type=int, help="training step of the checkpoint, if its files do not contain it")
     options = parser.parse_args()
     try:
         options.work(options)

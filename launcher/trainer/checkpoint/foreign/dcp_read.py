@@ -85,7 +85,7 @@ def _chunk(path: Path, name: str, chunk: Chunk, dtype: torch.dtype) -> Tensor:
     where = f"{path}: bytes {chunk.bytes.start} to {chunk.bytes.stop}, {name}"
     expected = chunk.box.count * dtype.itemsize
     if not expected <= len(chunk.bytes) <= expected + MAX_ADDED_BYTES:
-        raise UnreadableError(f"{where}: the length does not match a tensor of {expected} bytes")
+        raise UnreadableError(f"{where}: the tensor has {expected} bytes, but the file has {len(chunk.bytes)}")
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             file.seek(chunk.bytes.start)

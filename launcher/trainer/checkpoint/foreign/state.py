@@ -77,10 +77,10 @@ class ForeignState:
         """Return the step of the state. Raise UsageError if the step is missing, or RefusedError if it is invalid."""
         hint = "set it with `--step N`"
         if self.number is None:
-            raise UsageError(f"{self.path} does not contain the step of its state", hint=hint)
+            raise UsageError(f"{self.path} does not contain the training step", hint=hint)
         if self.number.shape not in {(), (1,)}:
             raise RefusedError(
-                f"{self.path}: the step is a tensor of {_words(self.number.shape)}, not a number", hint=hint
+                f"{self.path}: the step must be a number, not a tensor of {_words(self.number.shape)}", hint=hint
             )
         step = float(self.number.read())
         if not 1 <= step < MAX_STEP or not step.is_integer():
@@ -104,7 +104,7 @@ def check_fits(state: ForeignState, like: Index, like_path: Path) -> None:
     if faults:
         raise RefusedError(
             f"{state.path} does not match the model of {like_path}: {'; '.join(faults)}",
-            hint="list the names and shapes of a checkpoint with `tlaunch ckpt show`",
+            hint="run `tlaunch ckpt show` to list the names and shapes of a checkpoint's tensors",
         )
 
 

@@ -80,7 +80,7 @@ def cuttings_for(
     if mode == STAND_ALONE:
         if ranks > 1:
             raise RefusedLayoutError(
-                f"stand_alone is for one rank, and there are {ranks}", hint="use data_parallel, or one rank"
+                f"stand_alone supports one rank, but there are {ranks}", hint="use data_parallel, or start one rank"
             )
         return {each.name: cut(each.expression, {}, ranks) for each in graph.operators}
     if mode == DATA_PARALLEL:
@@ -112,7 +112,7 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
         index = next((each for each in indices if each is not None), None)
         if index is not None and expression.sizes[index] % ranks:
             raise RefusedLayoutError(
-                f"data_parallel splits the batch over {ranks} ranks, and the batch dim {expression.sizes[index]} of "
+                f"data_parallel splits the batch over {ranks} ranks, but the batch dim {expression.sizes[index]} of "
                 f"{operator.name} is not divisible by {ranks}",
                 hint=f"use a batch size that is a multiple of {ranks}",
             )

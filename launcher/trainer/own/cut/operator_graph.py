@@ -253,9 +253,9 @@ class _Trace:
             is_refused = own is None or len(sources | views) > 1
         if is_refused:
             raise UsageError(
-                f"{self._base} changes a tensor in place, but the tensor is or has a view, or is an input or a "
-                "parameter",
-                hint="use the operator that returns a new tensor, without `inplace`; `x = x + y` instead of `x += y`",
+                f"{self._base} changes a tensor in place, but the tensor is an input, a parameter or a view, or has "
+                "a view",
+                hint="use an operator that returns a new tensor, for example `x = x + y` instead of `x += y`",
             )
         for other, known_value in values.items():
             if known_value is values[changed] and other is not node:

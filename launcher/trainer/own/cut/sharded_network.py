@@ -110,7 +110,7 @@ class ShardedNetwork(nn.Module):
             self.before_first(inputs)
             self.before_first = None
         if len(inputs) != len(self._inputs):
-            raise UsageError(f"the network takes {len(self._inputs)} inputs, but it is called with {len(inputs)}")
+            raise UsageError(f"the network takes {len(self._inputs)} inputs, but was called with {len(inputs)}")
 
     def _after_backward(self, _gradient: Tensor) -> None:
         is_first, self._unsummed = self._unsummed is None, self._versions()
@@ -221,8 +221,8 @@ class ShardedNetwork(nn.Module):
                     box = planned.cutting.inputs[state.like].box_of(rank, shape)
                 if seen.setdefault(state.name, box) != box:
                     raise UsageError(
-                        f"{planned.operator.name} needs a different part of {state.name} than earlier operators that "
-                        "share it",
+                        f"{planned.operator.name} needs a different part of {state.name} than the earlier operators "
+                        "that use the same tensor",
                         hint=f"give {planned.operator.name} the same strategy",
                     )
         yield from seen.items()
@@ -254,7 +254,7 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
     if tuple(tensor.shape) == box.size:
         return tensor
     raise UsageError(
-        f"an input has the shape {tuple(tensor.shape)}, but the network was traced for {shape}",
+        f"an input has the shape {tuple(tensor.shape)}, but the network was traced with the shape {shape}",
         hint=f"pass the full batch, or this rank's part with the shape {box.size}",
     )
 
@@ -263,7 +263,7 @@ def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
     """Register a tensor under a dotted name, and create the modules on its path. Raise if the name is taken."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
-        raise UsageError(f"{name} is also an attribute of a sharded network", hint="rename it in the network")
+        raise UsageError(f"{name} conflicts with an attribute of the sharded network", hint="rename it in the network")
     for each in path:
         child = root._modules.get(each)  # noqa: SLF001 - any other way finds methods, too
         if child is None:

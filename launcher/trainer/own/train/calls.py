@@ -146,8 +146,8 @@ def arguments_of(network: nn.Module, items: int) -> Arguments:
         bound = signature.bind(*range(items)).arguments
     except TypeError as error:
         raise UsageError(
-            f"{class_name(network)} is called with the {items} items of a sample, but its forward takes "
-            f"{signature}: {error}"
+            f"a sample has {items} items, but the forward of {class_name(network)} takes the arguments {signature}: "
+            f"{error}"
         ) from error
     variable = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     others = {
@@ -176,8 +176,8 @@ def _check_in_place(found: TracedNetwork) -> None:
         if seen_later or not node.users:
             raise UsageError(
                 f"{node.meta.get(LINE, '')}: {class_name(found.network)} cannot be traced: {name or 'a module'} changes "
-                "a tensor in place that is used again later",
-                hint="create a new tensor, as in x = x + y",
+                "a tensor in place, but the tensor is used again later",
+                hint="create a new tensor, for example `x = x + y`",
             )
 
 

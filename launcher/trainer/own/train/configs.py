@@ -90,7 +90,7 @@ class TransformerOpParallelConfig:
         for name, value in vars(self).items():
             if name not in flags and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 told = f"TransformerOpParallelConfig: {name} = {value!r}"
-                raise UsageError(f"{told}, and an integer of 1 or more is expected")
+                raise UsageError(f"{told}, but an integer of 1 or more is expected")
         if self.expert_parallel > 1:
             raise UsageError(
                 f"TransformerOpParallelConfig: expert_parallel = {self.expert_parallel}, and experts are not supported",

@@ -59,7 +59,7 @@ class _Layers(nn.Module):
             ("attention_dropout_rate", config.attention_dropout),
         ):
             if not 0 <= rate < 1:
-                raise UsageError(f"{name}: {told} = {rate} is not a rate", hint="use a rate from 0 to less than 1")
+                raise UsageError(f"{name}: {told} = {rate} is not a rate", hint="use a rate >= 0 and < 1")
         self.config, self.offset, self.length = config, offset, length
         self.lambda_func, self.parallel_config = lambda_func, parallel_config
         self.draws: DropoutBits | None = None  # dropout random bits for the current micro batch
@@ -244,7 +244,7 @@ class Transformer(nn.Module):
         if encoder_layers < 1 or decoder_layers < 0:
             raise UsageError(
                 f"Transformer: encoder_layers = {encoder_layers} and decoder_layers = {decoder_layers}",
-                hint="use 1 or more encoder_layers, and 0 or more decoder_layers",
+                hint="set encoder_layers to 1 or more, and decoder_layers to 0 or more",
             )
         self.hidden_size, self.src_seq_length, self.tgt_seq_length = hidden_size, src_seq_length, tgt_seq_length
         self.encoder_layers, self.decoder_layers = encoder_layers, decoder_layers
@@ -352,14 +352,13 @@ def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_c
     if any(each != torch.float32 for each in types):
         told = ", ".join(str(each) for each in types)
         raise UsageError(
-            f"{name}: its compute and parameter types are {told}, and only one dtype for the entire network is "
-            "supported",
-            hint="leave the types out, and call network.to(torch.bfloat16)",
+            f"{name}: its compute and parameter types are {told}, but a layer cannot have a dtype of its own",
+            hint="leave the types out, and convert the entire network, for example with network.to(torch.bfloat16)",
         )
     if use_past:
-        raise UsageError(f"{name}: use_past = True, and caching is not supported", hint="set use_past = False")
+        raise UsageError(f"{name}: use_past = True, but caching is not supported", hint="set use_past = False")
     if moe_config is not None:
-        raise UsageError(f"{name}: moe_config is set, and experts are not supported", hint="leave moe_config out")
+        raise UsageError(f"{name}: moe_config is set, but experts are not supported", hint="leave moe_config out")
 
 
 def _added(mask: Tensor | None, hidden_BTD: Tensor, keys: int, told: str) -> Tensor | None:

@@ -134,7 +134,7 @@ class CrossEntropyLoss(nn.Module):
         divisor = mask_N.sum() if self._divisors is None else next(self._divisors, None)
         if divisor is None:
             raise UsageError(
-                "a CrossEntropyLoss is called more often than in the trace of its network",
+                "a CrossEntropyLoss is called more often than when the network was traced",
                 hint="create a separate CrossEntropyLoss for each use",
             )
         return (losses_N * mask_N).sum() / divisor.to(losses_N.dtype).clamp(min=torch.finfo(losses_N.dtype).tiny)
@@ -167,9 +167,9 @@ class DrawnDropout(nn.Module):
         rows = len(self._draws.factor_BT1)
         if not tensor.dim() or len(tensor) % rows:
             raise UsageError(
-                f"the dropout {self._place} is called with the shape {tuple(tensor.shape)}, and the first dim is not a "
+                f"the dropout {self._place} is called with the shape {tuple(tensor.shape)}, but the first dim is not a "
                 f"multiple of the {rows} rows of a micro batch",
-                hint="pass a tensor with the batch as its first dim",
+                hint="pass a tensor whose first dim is the batch",
             )
         # Each row counts as one position with many features; each feature has its own random bits.
         return self.dropout(tensor.reshape(rows, 1, -1), self._draws).view(tensor.shape)

@@ -76,8 +76,7 @@ def plan_network(
             name = names[id(parameter)]
             if owners[id(parameter)] > 1:
                 raise RefusedLayoutError(
-                    f"mp = {mp}, and {name}, which is sharded over the model-parallel ranks, is shared with another "
-                    "module",
+                    f"{name} is sharded over mp = {mp} ranks, but several modules use it",
                     hint="for an embedding table, set vocab_emb_dp = True so that every rank holds the full table",
                 )
             dims[name] = dim
@@ -88,8 +87,8 @@ def plan_network(
         raise UsageError(f"{unused[0]} is not used when the network is called", hint="remove it from the network")
     if not held[0]:
         raise RefusedLayoutError(
-            f"pp = {len(held)}, and the first stage has no parameters: all layers are on later stages",
-            hint="assign a layer to stage 0 in the lambda_func, or leave it out to assign stages by cost",
+            f"pp = {len(held)}, but the first stage has no parameters, because all layers are on later stages",
+            hint="assign a layer to stage 0 in the lambda_func; without a lambda_func, stages are assigned by cost",
         )
     _check_own_stages(network, held)
     transformers = [module for module in network.modules() if isinstance(module, Transformer)]
@@ -191,7 +190,7 @@ def _check_own_stages(network: nn.Module, held: Sequence[frozenset[str]]) -> Non
         if isinstance(wanted, int) and found and wanted not in found:
             raise RefusedLayoutError(
                 f"{path}.pipeline_stage = {wanted}, but {path} is on stage {found[0]}: modules before the Transformer "
-                f"are on stage 0, and modules after it on stage {len(held) - 1}",
+                f"are on stage 0, and modules after the Transformer are on stage {len(held) - 1}",
                 hint=f"set pipeline_stage = {found[0]}, or leave it out",
             )
 
@@ -204,14 +203,14 @@ def _shared(
     for name in names:
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
             raise RefusedLayoutError(
-                f"pp = {len(held)}, and {name} is used by layers on several stages",
+                f"pp = {len(held)}, but layers on several stages use {name}",
                 hint="use `--pp 1`, or give each layer its own parameter",
             )
     if len(names) > 1:
         raise RefusedLayoutError(
-            f"pp = {len(held)}, and {len(names)} parameters (or the shapes of results computed from them) are used "
-            f"both before and after the Transformer: {some_of(names, MAX_NAMES)}",
-            hint="use `--pp 1`, or share at most one parameter and take shapes from the batch",
+            f"pp = {len(held)} allows only one parameter that is used both before and after the Transformer, but there "
+            f"are {len(names)}: {some_of(names, MAX_NAMES)}",
+            hint="use `--pp 1`, or share only one parameter; compute shapes from the batch, not from parameters",
         )
     return names[0] if names else None
 
@@ -228,12 +227,12 @@ def check_parameters(network: nn.Module) -> None:
     for name, parameter in parameters.items():
         if not parameter.requires_grad:
             hint = "use register_buffer for frozen tensors"
-            raise UsageError(f"{name} is frozen, and all parameters are trained", hint=hint)
+            raise UsageError(f"{name} is frozen, but training updates all parameters", hint=hint)
         if parameter.is_meta:
             raise UsageError(f"{name} is on the meta device and has no values", hint="create the network on the CPU")
     if len(types := {parameter.dtype for parameter in parameters.values()}) > 1:
         told = f"the parameters have several dtypes: {', '.join(sorted(map(str, types)))}"
-        raise UsageError(told, hint="convert them, as by network.to(torch.float32)")
+        raise UsageError(told, hint="convert all parameters to one dtype, for example with network.to(torch.float32)")
 
 
 def _check_model_parallel(network: nn.Module, mp: int) -> None:
@@ -249,6 +248,6 @@ def _check_model_parallel(network: nn.Module, mp: int) -> None:
                     )
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp and module.vocab_size < mp:
             raise RefusedLayoutError(
-                f"{path}: vocab_size = {module.vocab_size} has too few rows for mp = {mp} ranks",
+                f"{path}: vocab_size = {module.vocab_size} is less than mp = {mp}, so some ranks would have no row",
                 hint=f"use at most `--mp {module.vocab_size}`, or set vocab_emb_dp = True",
             )

@@ -43,8 +43,8 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         module = found.module(node) if node.op == "call_module" else None
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: pp = {count}, and the output of this dropout is not used, so that no "
-                "stage calls it; its later masks would differ, since masks are numbered by the calls",
+                f"{node.meta.get(LINE, '')}: the output of this dropout is not used. With pp = {count}, no stage would "
+                "call the dropout, so its later masks would differ from those with pp = 1",
                 hint="remove the call, or use `--pp 1`",
             )
     return networks
@@ -104,8 +104,7 @@ def check_uses(found: TracedNetwork, cut: Mapping[str, Tensor], mp: int) -> None
             used = []
         if used:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: mp = {mp}, and this uses {used[0]}, which is sharded over the "
-                "model-parallel ranks",
+                f"{node.meta.get(LINE, '')}: this code uses {used[0]}, which is sharded over mp = {mp} ranks",
                 hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
@@ -114,14 +113,14 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
     calls = [node for node in found.nodes if node.op == "call_module" and isinstance(found.module(node), Transformer)]
     if len(calls) != 1:
         raise RefusedLayoutError(
-            f"pp = {count}, and {class_name(found.network)} calls {len(calls) or 'no'} Transformer{'s' * (len(calls) > 1)}: "
+            f"pp = {count}, but {class_name(found.network)} calls {len(calls) or 'no'} Transformer{'s' * (len(calls) > 1)}: "
             "pipeline stages need exactly one",
-            hint="use `--pp 1`, or a network with one launcher.trainer.api.Transformer",
+            hint="use `--pp 1`, or a network that calls one launcher.trainer.api.Transformer",
         )
     [call] = calls
     if (node := found.depends_on_parameters(masks_of(call).values())) is not None:
         raise RefusedLayoutError(
-            f"{node.meta.get(LINE, '')}: pp = {count}, and the masks of the Transformer depend on parameters",
+            f"{node.meta.get(LINE, '')}: pp = {count}, but the masks of the Transformer depend on parameters",
             hint="use `--pp 1`, or compute the masks and their shapes only from the batch",
         )
     return call
@@ -134,7 +133,6 @@ def _check_dropouts(networks: Sequence[fx.GraphModule]) -> None:
         for path, module in network.named_modules():
             if isinstance(module, DrawnDropout) and called.setdefault(path, index) != index:
                 raise RefusedLayoutError(
-                    f"pp = {len(networks)}, and the dropout {path} is called both before and after the Transformer, or the shape of "
-                    "its output is used after it",
-                    hint="use `--pp 1`, or a separate dropout for each use and shapes from the batch",
+                    f"pp = {len(networks)}, but the dropout {path} is needed both before and after the Transformer",
+                    hint="use `--pp 1`, or a separate dropout for each use; compute shapes only from the batch",
                 )

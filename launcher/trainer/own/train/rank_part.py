@@ -138,7 +138,7 @@ class DividedNetwork:
             return value
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = f"a tensor of the shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise UsageError(f"{self.class_name} returns {shape}", hint="return the loss as one number")
+            raise UsageError(f"{self.class_name} returns {shape}", hint="return the loss as a tensor with one element")
         return value.reshape(()).to(torch.promote_types(self.dtype, torch.float32))
 
     def sent_shape(self, rows: int) -> tuple[int, int, int]:
@@ -172,14 +172,14 @@ class DividedNetwork:
         layout, pp = self._world.place.layout, self._world.pp.size
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
-                f"{self.class_name} cannot be validated with pp = {pp}, because its code depends on `training`",
-                hint="use `--pp 1`, turn validation off, or use modules that check `training` themselves, such as "
+                f"{self.class_name} cannot be validated with pp = {pp}, because its code reads `training`",
+                hint="use `--pp 1`, turn validation off, or use modules that read `training` themselves, for example "
                 "nn.Dropout",
             )
         if found.has_penalty and (pp > 1 or layout.mp > 1):
             raise RefusedLayoutError(
-                f"{layout}, and {self.class_name} iterates over its parameters, but a rank holds only some of them",
-                hint="use `--mp 1 --pp 1`, or the optimizer's weight_decay",
+                f"{self.class_name} iterates over its parameters, but with {layout} a rank has only some of them",
+                hint="use `--mp 1 --pp 1`, or use the optimizer's weight_decay instead",
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
@@ -218,8 +218,8 @@ class DividedNetwork:
             self.remarks.append(f"{told}: losses differ from training on one process (with nn.Dropout they would not)")
         if buffer and layout.pp > 1:
             raise RefusedLayoutError(
-                f"pp = {layout.pp}, and {self.class_name} changes the buffer {buffer}, but only the first stage's "
-                "buffers are kept",
+                f"{self.class_name} changes the buffer {buffer}, but with pp = {layout.pp} only the buffers of the first "
+                "stage are kept",
                 hint="use `--pp 1`, or a module without running statistics",
             )
         if layout.dp * layout.micro_batches > 1:
@@ -248,8 +248,8 @@ class DividedNetwork:
             check_uses(found, {name: self.plan.parameters[name] for name in dims}, mp)
         elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
             raise RefusedLayoutError(
-                f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, and an "
-                "embedding table is sharded by rows: without a trace it is unknown whether other code uses the table",
+                f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, so "
+                "it is unknown whether other code uses the embedding table, which is sharded by rows",
                 hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
@@ -272,7 +272,7 @@ def _check_modules(network: nn.Module) -> None:
     alone = [each for each in asking if not isinstance(each, Transformer) and id(each) not in within]
     if alone or (asking and len(transformers) > 1):
         raise UsageError(
-            f"a lambda_func needs a network with one Transformer, and this network has {len(transformers) or 'none'}",
+            f"a lambda_func needs a network with one Transformer, but this network has {len(transformers) or 'none'}",
             hint="leave out lambda_func; to recompute layers, set recompute = True in the parallel_config",
         )
 

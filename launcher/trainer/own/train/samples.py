@@ -110,7 +110,7 @@ def digest_of(samples: Samples) -> str:
         one, again = (collated(samples, [number], torch.device("cpu"), torch.float32) for _ in range(2))
         if [value.numpy().tobytes() for value in one] != [value.numpy().tobytes() for value in again]:
             raise UsageError(
-                f"sample {number} differs between two accesses, and all ranks need the same samples",
+                f"sample {number} is different each time it is read, but all ranks need the same samples",
                 hint="make the data set deterministic; use nn.Dropout in the network for random noise",
             )
         for value in one:

@@ -84,7 +84,7 @@ def dropout(_record: Recorder, x: Value, p: float = 0.5, training: bool = True, 
         told = f"dropout with p = {p:g} in training mode is not supported"
         refuse(
             f"{told}: it would drop different elements on each layout",
-            hint="set p = 0, or put the network into evaluation mode by network.eval()",
+            hint="set p = 0, or call network.eval()",
         )
     return x
 

@@ -44,7 +44,7 @@ def transpose(record: Recorder, x: Value, dim0: int, dim1: int) -> Value:
 def matrix_transpose(record: Recorder, x: Value) -> Value:
     if x.meta.dim() != 2:
         told = f"`t` of a tensor with {x.meta.dim()} dims is not supported"
-        refuse(told, hint="use a matrix, or transpose(dim0, dim1)")
+        refuse(told, hint="pass a matrix, or call transpose(dim0, dim1)")
     return permute(record, x, 1, 0)
 
 
