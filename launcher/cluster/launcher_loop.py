@@ -99,7 +99,7 @@ class OrphanCleanup:
 
 TICK_S = 0.1
 STUCK_S = 2.0  # a tick that takes longer is late
-SAME_REQUEST_S = 0.5  # a second Ctrl-C within this time counts only if the first has been shown
+SAME_REQUEST_S = 0.2  # a person takes longer to press Ctrl-C a second time
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # unless they are forwarded
 _ACT_AFTERWARDS = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP})
 
@@ -262,7 +262,7 @@ class LauncherLoop:
         """
         now_s = time.monotonic()
         second = number == signal.SIGINT and self._interrupted_s is not None
-        if second and self._news and now_s - (self._interrupted_s or 0.0) < SAME_REQUEST_S:
+        if second and now_s - (self._interrupted_s or 0.0) < SAME_REQUEST_S:
             return
         if number == signal.SIGINT:
             self._interrupted_s = now_s

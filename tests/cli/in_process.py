@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 import launcher.__main__
 from launcher.cli.main import main
 
-KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
+KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD,
+                signal.SIGUSR1, signal.SIGUSR2)  # fmt: skip
 STANDARD = ("stdin", "stdout", "stderr")
 
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from launcher.cli.text.run_status_line import StatusLine
+from launcher.cluster.launcher_loop import SAME_REQUEST_S
 
 from .transcript import normalised
 
@@ -125,6 +126,7 @@ def test_a_run_that_is_killed_says_so(launcher, programs, snapshot):
     launcher.wait_ready(1)
     process.send_signal(signal.SIGINT)
     started += read_until(process, b"Ctrl-C again")
+    time.sleep(SAME_REQUEST_S)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -143,6 +145,7 @@ def test_waiting_for_leftovers_is_told_while_it_lasts(launcher, programs, code, 
     assert cpu_s(process.pid) - before_s < 0.2
     process.send_signal(signal.SIGINT)
     read_until(process, b"Ctrl-C again")
+    time.sleep(SAME_REQUEST_S)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == code
 

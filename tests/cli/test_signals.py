@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 
 import pytest
 
+from launcher.cluster.launcher_loop import SAME_REQUEST_S
 from launcher.core.events import AgentEnded, AgentStarted, Cause, Killing, RankStarted, Stopping
 from launcher.core.machine.proc import every_process, stat
 
@@ -197,6 +199,7 @@ def test_second_interrupt_kills_at_once(launcher, wait_until):
     shown = read_until(head, b"Ctrl-C again to kill them at once")
     wait_until(lambda: len(launcher.processes()) == 4, "the end of what has forked the ranks, and of nothing else")
     assert process.poll() is None
+    time.sleep(SAME_REQUEST_S)
     os.write(head, b"\x03")
     shown += read_until(head, None)
     os.close(head)
@@ -238,6 +241,7 @@ def test_stop_while_a_failure_is_being_handled(launcher, programs, wait_until):
     wait_until(lambda: launcher.events(Stopping), "the failure")
     process.send_signal(signal.SIGINT)
     read_until(process.stderr.fileno(), b"Ctrl-C again to kill them at once")  # it has been counted: Python merges two
+    time.sleep(SAME_REQUEST_S)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 5
     assert launcher.processes() == []

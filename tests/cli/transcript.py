@@ -13,7 +13,7 @@ SUBSTITUTES = (
     (rf"{re.escape(str(Path(sys.executable).parent))}/python[\d.]*", "<python>"),  # which may lie in the repository
     (re.escape(str(ROOT)), "<repository>"),
     (re.escape(str(Path(sys.executable).parent)), "<bin>"),
-    (rf"(?<![\d.]){re.escape(__version__)}(?![\d.])", "<version>"),
+    (rf"(?<![\d.]){re.escape(__version__)}(?!\.?\d)", "<version>"),
     (r"(is (?:no|not a) (?:template|regular expression)): [^\n]+", r"\1: <Python's words>"),
     (r"(this machine, )[^ ,]+", r"\1<host>"),
     (r"\b20\d{6}-\d{6}\b", "<started>"),

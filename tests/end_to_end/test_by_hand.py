@@ -3,9 +3,11 @@
 import os
 import re
 import signal
+import time
 
 import pytest
 
+from launcher.cluster.launcher_loop import SAME_REQUEST_S
 from launcher.core.events import AgentStarted, AttemptStarted, Cause, Judged, Leftovers, RankEnded
 from launcher.core.machine.proc import stat
 
@@ -156,6 +158,7 @@ def test_a_second_interrupt_kills_on_both_servers(servers):
     servers.wait_ready()
     both[1].send_signal(signal.SIGINT)
     servers.wait_until(lambda: "stopping all ranks" in servers.said(both[1]), "the first interrupt")
+    time.sleep(SAME_REQUEST_S)
     both[1].send_signal(signal.SIGINT)
     assert servers.end(*both) == [130, 130]
     assert servers.report().attempts[0].killed == 4

@@ -135,5 +135,5 @@ def _blow(rng: random.Random, ranks: int, *, preload: bool) -> Blow:
 
 def _ending_blow(rng: random.Random, *, after: str, after_s: float) -> Blow:
     number = rng.choice(ENDING_SIGNALS)
-    again_after_s = 0.2 if number == signal.SIGINT and rng.random() < 0.5 else None
+    again_after_s = 0.4 if number == signal.SIGINT and rng.random() < 0.5 else None
     return Blow("head", number, after, after_s, again_after_s=again_after_s)
