@@ -106,7 +106,7 @@ class Kinds:
 
 
 class Kind:
-    """All lines with the same words. Two lines can be merged if their numbers at the positions `counting` are equal."""
+    """A group of lines with the same words. Lines can be merged if their numbers at the positions in `counting` are equal."""
 
     def __init__(self, words: str) -> None:
         self.words = words

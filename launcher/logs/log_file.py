@@ -209,7 +209,7 @@ class GrowingLog:
             self._size_bytes = size_bytes
 
     def _follow_name(self) -> bool:
-        """If another file has the log's name now and is not empty, read that file from now on and return True."""
+        """If the log was rotated and the new file is not empty, continue with the new file and return True."""
         found = None
         with suppress(FileNotFoundError):
             found = self.path.stat()

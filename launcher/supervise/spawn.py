@@ -62,7 +62,7 @@ class Program:
 
 
 def begin_log(log: Path, attempt: int) -> int:
-    """Append a line that marks the start of an attempt to a log. Return the offset of the attempt's output.
+    """Append a line to a log that marks the start of an attempt. Return the offset of the attempt's output.
 
     Never raises. Even if the disk is full, earlier output counts for the earlier attempt.
     """

@@ -229,7 +229,7 @@ class RunStatusLine:
         return self._running_text() if attempt.running else ""
 
     def _beginning_text(self) -> str:
-        """Describe the current phase of the start, such as "importing torch ... 3 s"."""
+        """Describe the current startup phase, such as "importing torch ... 3 s"."""
         attempt, seconds = self._progress.current, time.monotonic() - self._phase_s
         what = self._doing
         if attempt.starts:

@@ -24,7 +24,7 @@ Way = tuple[int, int]  # sender, receiver
 
 
 class _Ways:
-    """The failed connections between servers that have not been reported yet."""
+    """The failed connections between servers for which no finding has been reported yet."""
 
     def __init__(self, tried: Collection[Way], failed: Collection[Way]) -> None:
         self._left = dict.fromkeys(failed)

@@ -36,7 +36,7 @@ _OF_PROCESS = "The process failed with this error:"
 
 @frozen
 class ChildError:
-    """The error of a rank's child process. `is_sure` is True if the error certainly ended the child process."""
+    """The error of a rank's child process. `is_sure` is True if it is known to have ended the child process."""
 
     found: FoundTraceback
     is_sure: bool = True

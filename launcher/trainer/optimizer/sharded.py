@@ -105,7 +105,7 @@ class ShardedOptimizer:
     def _gradients_of(
         self, parameters: Mapping[str, nn.Parameter], *, are_sharded: bool
     ) -> SeparateGradients | GradientShards | Gradients:
-        """Create the gradient storage. It has separate tensors if no gradient is summed or converted."""
+        """Create the gradient storage. If no gradient is summed or converted, each parameter has its own tensor."""
         dp, shared, dtype, device = self._dp, self._shared_weight, self._like.dtype, self._like.device
         if dp.size == 1 and dtype == self._parameters.dtype and shared is None and parameters:
             return SeparateGradients(parameters, self.layout)

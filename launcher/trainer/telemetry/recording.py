@@ -82,7 +82,7 @@ class Recorder:
         own: str,
         parameters: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """Call `compute`, record it as the operator `own` of the current module, and return its result."""
+        """Call `compute` and return its result. Record the call as an operator with the name `own` in the current module."""
         scope = self._within[-1].operator if self._within else ""
         if self.current_phase == "forward":
             name = self.graph.next_name(scope, own)

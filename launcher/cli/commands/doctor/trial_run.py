@@ -84,7 +84,7 @@ LAST_BYTES = 64 << 10
 
 
 def measuring(options: Mapping[str, Any]) -> RunOptions:
-    """Return the options of a run that measures the links between the doctor's servers."""
+    """Return the options of a run that measures the links between the servers that the doctor checks."""
     by_engine = options["engine"] in BRING_ALL
     own = {
         "mpi_ranks": False if by_engine else None,  # avoids a note about MPI ranks

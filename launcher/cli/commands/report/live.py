@@ -90,7 +90,7 @@ class LiveView:
         self._news = threading.Condition()
 
     def look(self) -> RunState:
-        """Read the run, update the parts and wake waiting readers. Always call this in the same thread."""
+        """Read the run again, update the parts of the page and wake waiting readers. Only one thread may call this."""
         state, rows = self._sampler.look()
         if not state.lives and not state.state.over:
             state, rows = self._sampler.look()  # its last rank has just ended

@@ -124,7 +124,7 @@ def pod_name_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT613", "a pod without a name", formats=_CLOUD)
 def pod_name_empty(table: Table) -> Iterator[Finding]:
-    """Each process finds its ranks by the name of its pod. HCCL refuses to start a process of a pod without a name."""
+    """Each process finds its ranks by the name of its pod. HCCL refuses to start if the pod of a process has no name."""
     for at, name in _pod_names(table):
         if not name:
             hint = "write the name that the pod's processes have in RANK_ID"
