@@ -242,8 +242,8 @@ class Registration:
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
                 f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-                hint="set a different --server on one of these machines; to replace a lost agent, first wait for "
-                "--lost-after seconds",
+                hint="start the command only once on each machine; if these are two machines, set a different --server on "
+                "one of them; to replace a lost agent, first wait for --lost-after seconds",
             )
         if not joining and not self.takes_back:
             raise UsageError(

@@ -115,9 +115,9 @@ def master_port_option(default: str) -> Callable[[Command], Command]:
 
 mindspore_option = click.option(
     "--mindspore", type=click.Choice(MINDSPORE_WAYS), default="auto", metavar="HOW",
-    help="How MindSpore ranks find each other: through a scheduler (cluster), through the rank table (rank-table), or not "
-    "at all (off). If COMMAND imports mindspore, auto uses the rank table on Ascend devices, and a scheduler otherwise.  "
-    "[default: auto]",
+    help="How MindSpore ranks find each other: through a scheduler (cluster), through the rank table (rank-table, only on "
+    "Ascend), or not at all (off). If COMMAND imports mindspore, auto uses the rank table if --rank-table is given and this "
+    "machine has Ascend devices, and a scheduler otherwise.  [default: auto]",
 )  # fmt: skip
 layout_options = together(
     click.option(

@@ -75,7 +75,9 @@ class Seconds(_Bounded):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = duration_s(str(value).strip())
         if seconds is None and (seconds := _float(value)) is None:
-            raise BadValue(f"{value!r} is not a duration", param, ctx, "write a time, for example 90s or 1h30m")
+            raise BadValue(
+                f"{value!r} is not a duration", param, ctx, "write seconds, or a time with units, as in 10m or 1h30m"
+            )
         return self.within_bounds(seconds, param, ctx)
 
 
@@ -102,7 +104,7 @@ class Size(_Bounded):
             return value
         matched = _SIZE.fullmatch(str(value).strip())
         if matched is None:
-            raise BadValue(f"{value!r} is not a size", param, ctx, "write a size, for example 65536 or 64M")
+            raise BadValue(f"{value!r} is not a size", param, ctx, "write a size in bytes, or with a unit, as in 64M")
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > MAX_BYTES:
             raise BadValue(f"{value} is larger than any file", param, ctx)

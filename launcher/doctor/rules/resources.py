@@ -174,7 +174,7 @@ RULES: tuple[Rule, ...] = (
             "disk-nearly-full", Topic.FILES, Severity.RISKY,
             _folder(purpose, _is_nearly_full, lambda folder: (folder.free_bytes or 0) < MIN_FREE_BYTES),
             f"{{free}} MiB of {{total}} MiB are left on {{server}} ({{percent:.1f}} %) for {words} ({{path}})",
-            "free space, for instance with `tlaunch prune`: when the disk is full, ranks continue without a log",
+            "free space, for instance with `tlaunch prune`: a rank that cannot write its output usually fails",
         )
         for purpose, words, _ in _SPACES
     ),

@@ -110,7 +110,7 @@ def _none_complete(paths: Sequence[Path], damage: str, world: World) -> Unreadab
         return UnreadableError(damage, hint=f"resume from {directory} to try the other checkpoints: {beside}")
     return UnreadableError(
         f"no checkpoint is usable: {damage}",
-        hint="to start training from the beginning, move the checkpoints to another directory",
+        hint="to start training from the beginning, omit --resume; if these are the run's own checkpoints, move them away",
     )
 
 

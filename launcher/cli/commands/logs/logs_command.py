@@ -65,7 +65,8 @@ cannot be written; 130 Ctrl-C.
 
 
 @click.command(
-    epilog=EPILOG, help=f"Show the logs of all ranks, one after another or merged by time.\n\n{LIVE_RUN_HELP}"
+    epilog=EPILOG,
+    help=f"Show the logs of all ranks, one after another, merged by time, or collapsed.\n\n{LIVE_RUN_HELP}",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
 @click.option(

@@ -103,7 +103,7 @@ def _check_several(wanted: Wanted, sources: list[str]) -> None:
             hint=f"use `{option} {SAME}` for each server's own address",
         )
     if not sources and wanted.device_ids is None:
-        raise UsageError("--servers needs --devices", hint="add the number of devices, for example --devices 8")
+        raise UsageError("--servers needs --devices", hint="add --devices 8, or --devices 8,4 for unequal servers")
 
 
 @frozen

@@ -70,8 +70,7 @@ def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
 def name_is_loopback(table: Table) -> Iterator[Finding]:
     """On every server, 127.x.x.x and localhost refer to that server itself. So they do not identify a server.
 
-    Programs that generate tables write these names if a host name resolves to a loopback address. The names do not
-    identify a server.
+    Programs that generate tables write these names if a host name resolves to a loopback address.
     """
     for server in table.servers if len(table.servers) > 1 else ():
         if server.server_id and is_loopback(server.server_id):

@@ -32,7 +32,8 @@ TAKES_BIAS = frozenset({"linear", "conv2d"})  # the local functions of these tak
 
 def matmul(record: Recorder, x: Value, w: Value) -> Value:
     if min(x.meta.dim(), w.meta.dim()) < 2:
-        refuse("a product with a vector is not supported", hint="use a matrix with one row, for example x.unsqueeze(0)")
+        hint = "use a matrix with one row or column, for example v.unsqueeze(0) or v.unsqueeze(1)"
+        refuse("a product with a vector is not supported", hint=hint)
     output = torch.matmul(x.meta, w.meta)
     batch = output.shape[:-2]
     [ours, theirs, result] = [broadcast_dims(shape[:-2], batch, BATCHES) for shape in (x.shape, w.shape, output.shape)]
