@@ -283,6 +283,6 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
         hint="if this machine is one of the servers, add --server ID; to start all servers from here, use --engine "
-        "mpi or --engine slurm; to start as many ranks on this machine only, use --devices "
+        "mpi or --engine slurm; to start all ranks on this machine, without the rank table, use --devices "
         f"{sum(len(server.devices) for server in servers)}",
     )
