@@ -56,8 +56,9 @@ def leave_mark(run_dir: RunDir) -> str | None:
 def remove_marks(run_dir: RunDir) -> None:
     """Remove the mark files of this coordinator and of killed coordinators."""
     with suppress(OSError):  # the file system may be gone, so that even listing the directory fails
-        for path in run_dir.root.glob(f"{_MARK}*"):
-            path.unlink(missing_ok=True)
+        for path in list(run_dir.root.glob(f"{_MARK}*")):
+            with suppress(OSError):
+                path.unlink()
 
 
 def sees_mark(run_dir: RunDir, mark: str) -> bool:

@@ -194,7 +194,7 @@ class LauncherLoop:
         self._spec = spec
         self._agent = agent
         self._observer = _Shelter(observer)
-        self._interrupted_s: float | None = None  # time of the first Ctrl-C
+        self._interrupts, self._interrupted_s = 0, float("-inf")  # the number of Ctrl-C, and the time of the last one
         self._news: list[tuple[int, bool]] = []
         self._ended: AgentEnded | None = None
         self._kill_now: Callable[[], None] = lambda: agent.signal(signal.SIGQUIT)
@@ -260,15 +260,17 @@ class LauncherLoop:
 
         `timeout -s INT` signals its child and then its process group, so the launcher gets SIGINT twice for one request.
         """
-        now_s = time.monotonic()
-        second = number == signal.SIGINT and self._interrupted_s is not None
-        if second and now_s - (self._interrupted_s or 0.0) < SAME_REQUEST_S:
-            return
+        second = False
         if number == signal.SIGINT:
-            self._interrupted_s = now_s
+            now_s = time.monotonic()
+            if now_s - self._interrupted_s < SAME_REQUEST_S:
+                return
+            self._interrupted_s, self._interrupts = now_s, self._interrupts + 1
+            second = self._interrupts > 1
+            if self._interrupts > 2:  # the agent finishes without this launcher
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
         at_once = second or number == signal.SIGQUIT
-        if second:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a third one ends the launcher; the agent finishes without it
         if at_once:
             self._kill_now()
         else:

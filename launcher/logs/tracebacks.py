@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import dropwhile, islice, pairwise
+from itertools import accumulate, dropwhile, islice, pairwise
 
 from launcher.core.frozen import frozen
 from launcher.logs.lines import Line
@@ -38,7 +38,7 @@ LINES_OF_LINK = 4  # lines between two tracebacks of one chain: empty, the sente
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Tracebacks that several processes wrote to the log at the same time: two headers before any exception.
 _MIXED = re.compile(
-    rf"^.*{re.escape(HEADER)}.*\n(?:(?!\w[\w.]*: ).*\n)*?.*{re.escape(HEADER)}.*\n(?:.*\n){{,200}}", re.MULTILINE
+    rf"^{re.escape(HEADER)}\n(?:[ \t].*\n|\n){{,200}}?.*{re.escape(HEADER)}\n(?:.*\n){{,200}}", re.MULTILINE
 )
 _REPEATED = re.compile(r"^ *(\S.*?)\1+$")
 _WORDS = re.compile(r"\S[^\n]*")
@@ -105,8 +105,9 @@ def unmixed(match: re.Match[str]) -> str:
     therefore leave "ValueErrorValueError: : nono", or "ValueError: ValueErrorno: " and "no" on the next line.
     """
     lines = match[0].splitlines()
+    headers = list(accumulate(line.count(HEADER) for line in lines))  # up to and including each line
     for number in range(2, len(lines)):
-        for copies in range(min(MAX_MIXED, "".join(lines[:number]).count(HEADER)), 0, -1):
+        for copies in range(min(MAX_MIXED, headers[number - 1]), 0, -1):
             mixed = "".join(lines[number : number + copies])
             chars = len(mixed) // copies - len(": ")  # of one name and message
             for length in range(len("Error"), min(chars, MAX_TITLE_CHARS)):

@@ -183,11 +183,7 @@ def _ask_launcher(state: RunState, *, kill: bool) -> bool:
     if _ask(agent, signal.SIGQUIT, state):
         return True
     # A launcher without an agent is ending the agent's remaining processes.
-    if not _ask(head, signal.SIGINT, state):
-        return False
-    time.sleep(LOOK_S / 5)  # equal signals that arrive together are delivered once
-    _ask(head, signal.SIGINT, state)
-    return True
+    return _ask(head, signal.SIGQUIT, state)
 
 
 def _ask(process: ProcessId | None, number: int, state: RunState) -> bool:

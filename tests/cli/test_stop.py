@@ -1,5 +1,6 @@
 """`tlaunch stop`."""
 
+import os
 import signal
 import subprocess
 from dataclasses import replace
@@ -107,6 +108,14 @@ def test_one_of_several_runs_has_to_be_named(launcher, words):
         assert launcher.call("stop", "20260102").returncode == 0
         done = launcher.call(*words)
         assert (done.returncode, done.stderr.startswith(f"{first}: stopped")) == (0, True), done.stderr
+
+
+def test_kill_while_the_launcher_ends_the_ranks_of_a_dead_agent(launcher):
+    process = launcher.stubborn("ignore", grace=1000)
+    os.kill(launcher.first(AgentStarted).agent.pid, signal.SIGKILL)
+    launcher.call("stop", "--kill", code=0)
+    assert process.wait(60) != 0
+    assert launcher.processes() == []
 
 
 def test_killing_is_told_as_killing(launcher):

@@ -22,7 +22,7 @@ def settings_of(*settings):
     ([], Layout(pp=2), "pp = 2", "--pp 1"),
     ([], Layout(dp=2, mp=2), "mp = 2, but parallel.mode = data_parallel", "--mp 1"),
     (["parallel.mode=stand_alone"], Layout(dp=4), "is for one device, but there are 4", "--set parallel.mode=data_parallel"),
-    ([], Layout(dp=4, micro_batches=9), "train.batch_size = 32 over dp * micro_batches = 4 * 9 = 36", "train.batch_size=36"),
+    ([], Layout(dp=4, micro_batches=9), "train.batch_size = 32 and dp * micro_batches = 4 * 9 = 36", "train.batch_size=36"),
     ([], Layout(dp=32), "data.image_size = 32", "--set train.batch_size=64`, or `--set model.batch_norm=synchronised"),
     (["parallel.mode=auto_parallel"], Layout(dp=2, mp=4), "uses all devices as one group", "hybrid_parallel"),
     (["parallel.mode=hybrid_parallel"], Layout(dp=3, mp=2), "32 is not divisible by dp = 3", "train.batch_size=30"),
@@ -31,7 +31,7 @@ def settings_of(*settings):
     (["model.batch_norm=synchronised"], Layout(dp=2, micro_batches=16), "micro_batches = 16", "model.batch_norm=local"),
     (["model.batch_norm=synchronised", "parallel.mode=stand_alone"], Layout(micro_batches=4), "micro_batches = 4", "local"),
     (["parallel.mode=auto_parallel"], Layout(micro_batches=2), "micro_batches = 2", "--micro-batches 1"),
-    (["train.batch_size=63"], Layout(dp=32), "63 over dp * micro_batches = 32 * 1 = 32", "train.batch_size=64"),
+    (["train.batch_size=63"], Layout(dp=32), "63 and dp * micro_batches = 32 * 1 = 32", "train.batch_size=64"),
 ])  # fmt: skip
 def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     with pytest.raises(RefusedLayoutError) as refusal:

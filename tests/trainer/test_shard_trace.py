@@ -114,8 +114,8 @@ def test_what_is_changed_in_place_is_used_as_changed():
     def body(x):
         y = x * 2
         z = functional.relu_(y)
-        z += 1
-        return y
+        y += 1
+        return z
 
     operators = traced_body(body).graph.operators
     assert [each.kind for each in operators[-4:]] == ["mul", "relu", "add", "sum"]
@@ -206,6 +206,7 @@ REFUSED = {
     "in place under a view": lambda x: (x.view(-1).sum(), x.mul_(2))[1],
     "addition to a view": lambda x: second_after_adding(x.view(-1), x),
     "addition under a view": lambda x: second_after_adding(x, x.view(-1)),
+    "addition to one of two views": lambda x: second_after_adding(x.view(-1), x.t()),
     "a product with a vector": lambda x: x @ x.sum(0),
     "softmax without a dim": functional.softmax,
     "an option": lambda x: x.sum(dtype=torch.float64),

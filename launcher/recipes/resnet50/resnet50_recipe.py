@@ -152,18 +152,18 @@ def check_data(settings: Resnet50Settings, data: Path | None) -> None:
 
 
 def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if a part of a batch has no image, or if a batch norm gets only a single pixel."""
+    """Raise RefusedLayoutError if a micro batch has no image, or if a batch norm gets only a single pixel."""
     batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
-    told = f"train.batch_size = {batch_size} over dp * micro_batches = {layout.dp} * {layout.micro_batches} = {parts}"
+    told = f"train.batch_size = {batch_size} and dp * micro_batches = {layout.dp} * {layout.micro_batches} = {parts}"
     if batch_size < parts:
-        raise RefusedLayoutError(f"{told} leaves parts without an image", hint=f"use `--set train.batch_size={parts}`")
+        raise RefusedLayoutError(f"{told}: some micro batches are empty", hint=f"use `--set train.batch_size={parts}`")
     pixels = (-(-settings.data.image_size // STRIDE)) ** 2
     is_alone = settings.model.batch_norm == "local" or layout.dp == 1
     images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
-            f"{told} leaves one image for some batch norms, and an image with data.image_size = "
-            f"{settings.data.image_size} has one pixel in the last layers; a single value has no variance",
+            f"{told}: some batch norms get only one image; with data.image_size = {settings.data.image_size}, this "
+            "image has one pixel in the last layers, and batch norm needs at least two values to compute a variance",
             hint=f"use `--set train.batch_size={2 * parts}`"
             + (", or `--set model.batch_norm=synchronised`" if is_alone and layout.dp > 1 else ""),
         )

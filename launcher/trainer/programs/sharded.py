@@ -141,7 +141,7 @@ class ShardedTraining(NetworkTraining):
         def report_of(recorder: Recorder, step: int) -> StrategyReport:
             del step
             more = [each for each in recorder.collectives() if each.phase == "optimizer"]
-            return self.network.report(recipe, str(place.layout), attempt, more)
+            return self.network.strategy_report(recipe, str(place.layout), attempt, more)
 
         return StepRecorder(path, place.global_rank, report_of, None)
 

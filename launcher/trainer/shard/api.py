@@ -123,7 +123,7 @@ def sharded(
             made.before_first = check
         if run := own_run():
             with suppress(OSError):  # does not end the training
-                report = made.report(class_name(whole), str(place.layout), attempt_in(os.environ))
+                report = made.strategy_report(class_name(whole), str(place.layout), attempt_in(os.environ))
                 save_report(run.strategy_of(place.global_rank), report)
         yield made
 

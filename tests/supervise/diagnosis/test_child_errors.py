@@ -70,6 +70,8 @@ CASES = [
     failed("a.ChildFailedError", table((1, NOTHING_RECORDED), (1, NOTHING_RECORDED)),
            ("RuntimeError: device-side assert triggered", "real.py:2 in step"),
            f"{DEVICE}{CHILD}RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:34185\nE1128\n"),
+    failed("a.ChildFailedError", table((1, NOTHING_RECORDED)), ("AssertionError: ", "real.py:2 in step"),
+           f"{CHILD}AssertionError\n{CHILD}RuntimeError: Connection closed by peer [127.0.0.1]:34185\nE1128\n"),
     *(failed("a.ChildFailedError", table((1, NOTHING_RECORDED)), expected, f"{AT_ONCE}{exceptions}\nE1128 failed\n")
       for exceptions, expected in (
           ("OSErrorOSError: : no: 7no: 7\n", ("OSError: no: 7", "real.py:2 in step")),

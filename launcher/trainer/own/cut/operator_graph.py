@@ -238,27 +238,30 @@ class _Trace:
         assert isinstance(changed, fx.Node), "a tensor"
         name = values[changed].name
         own = next((each for each in self._operators if each.name == name), None)
-        sources, views = {name}, {name}
-        for each in (each for each in reversed(self._operators) if each.kind in VIEWS and each.name in sources):
-            sources.update(each.inputs)
-        for each in (each for each in self._operators if each.kind in VIEWS and not views.isdisjoint(each.inputs)):
-            views.add(each.name)
+        related = {name}
+        for each in reversed(self._operators):
+            if each.kind in VIEWS and each.name in related:
+                related.update(each.inputs)
+        for each in self._operators:
+            if each.kind in VIEWS and not related.isdisjoint(each.inputs):
+                related.add(each.name)
         if node.meta.get(OVERWRITES):
-            related = (sources | views) - {name}
-            of_related = [each for each, known in values.items() if getattr(known, "name", "") in related]
+            others = related - {name}
+            of_related = [each for each, held in values.items() if getattr(held, "name", "") in others]
             is_refused = changed.op == "get_attr" or any(
                 each.users.keys() - values.keys() - {node} for each in of_related
             )
         else:
-            is_refused = own is None or len(sources | views) > 1
+            is_refused = own is None or len(related) > 1
         if is_refused:
             raise UsageError(
                 f"{self._base} changes a tensor in place, but the tensor is an input, a parameter or a view, or has "
                 "a view",
                 hint="use an operator that returns a new tensor, for example `x = x + y` instead of `x += y`",
             )
-        for other, known_value in values.items():
-            if known_value is values[changed] and other is not node:
+        before = values[changed]
+        for other, held in values.items():
+            if held is before and other is not node:
                 values[other] = value
 
     def _module(self, module: nn.Module, path: str) -> Described:

@@ -136,7 +136,9 @@ class ShardedNetwork(nn.Module):
         """The sharding strategy of each operator by name, in order of computation."""
         return {each.operator.name: each.cutting.strategy for each in self._plan.operators}
 
-    def report(self, name: str, layout: str, attempt: int, more: Iterable[ReportCollective] = ()) -> StrategyReport:
+    def strategy_report(
+        self, name: str, layout: str, attempt: int, more: Iterable[ReportCollective] = ()
+    ) -> StrategyReport:
         """Return the strategy report of this rank. `more` lists collectives that are not part of the plan."""
         groups = self._groups
         return plan_report(

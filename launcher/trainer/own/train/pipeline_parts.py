@@ -43,8 +43,8 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         module = found.module(node) if node.op == "call_module" else None
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: the output of this dropout is not used. With pp = {count}, no stage would "
-                "call the dropout, so its later masks would differ from those with pp = 1",
+                f"{node.meta.get(LINE, '')}: the output of this dropout is not used. With pp = {count}, tlaunch would "
+                "omit this call, so later calls of the dropout would use different masks than with pp = 1",
                 hint="remove the call, or use `--pp 1`",
             )
     return networks
