@@ -141,7 +141,7 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, tok
     future = tried(opened, agents, token=token, agreement=agreement, patience_s=0.3)
     assert (opened.errors, opened.registration.peers) == ([], {})
     assert "cannot be reached: 127.0.0.1 port" in future.exception().message
-    assert "with another token" in future.exception().message
+    assert "has another token" in future.exception().message
     assert opened.registration.mistaken == (set() if agreement is None else {"127.0.0.1"})
 
 

@@ -153,7 +153,7 @@ def test_compressing_and_expanding_is_the_identity(names):
 
 def test_no_count_fills_the_memory():
     many = "".join(f"h{number} slots=1000000\n" for number in range(1000))
-    with pytest.raises(TlaunchError, match="1,000,000,000 devices exceed the limit"):
+    with pytest.raises(TlaunchError, match="1,000,000,000 devices are more than the limit"):
         parse_hostfile(many, "hosts")
     with pytest.raises(TlaunchError, match="268,435,456 devices are more"):
         parse_nodelist("n[1-65536]", "nodes", 4096)

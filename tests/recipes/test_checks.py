@@ -38,7 +38,7 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
 
 
 @pytest.mark.parametrize(("settings", "message", "hint"), [
-    (["train.clip_norm=1e-320"], "reduces every gradient to nothing", "or 0"),
+    (["train.clip_norm=1e-320"], "reduces every gradient to nothing", "use 0"),
     (["parallel.interleave=2"], "parallel.schedule = 1f1b does not fit parallel.interleave = 2", "interleaved"),
     (["parallel.schedule=interleaved"], "parallel.schedule = interleaved does not fit parallel.interleave = 1",
         "or leave out both"),

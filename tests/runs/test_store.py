@@ -82,7 +82,7 @@ def test_runs_before_the_latest_are_counted_by_their_beginnings(runs_dir):
     begin(runs_dir, "20260102-000000-b", "other", "20260101-000000-a", "newer")
     found = [find_run(runs_dir, reference).root.name for reference in (None, "latest~0", "latest~1", "latest~2")]
     assert found == ["20260101-000000-a"] * 2 + ["other", "20260102-000000-b"]
-    with pytest.raises(UnreadableError, match=r"latest~3: .* is latest~2"):
+    with pytest.raises(UnreadableError, match=r"latest~3 .* is latest~2"):
         find_run(runs_dir, "latest~3")
 
 

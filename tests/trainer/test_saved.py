@@ -53,7 +53,7 @@ def test_a_model_is_never_overwritten(tokenizer, tmp_path):
     """An earlier model stays whole, and no half of the new one is left."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "precious").touch()
-    with pytest.raises(UsageError, match="never overwritten"):
+    with pytest.raises(UsageError, match="does not overwrite"):
         check_can_save(tmp_path / "model")
     with pytest.raises(FileExistsError):
         save_model(tmp_path / "model", "transformer", {}, SETTINGS, tokenizer.serialized, {})

@@ -66,7 +66,7 @@ cannot be written; 130 Ctrl-C.
 
 @click.command(
     epilog=EPILOG,
-    help=f"Show the logs of all ranks, one after another, merged by time, or collapsed.\n\n{LIVE_RUN_HELP}",
+    help=f"Show the logs of all ranks: one after another, merged or collapsed.\n\n{LIVE_RUN_HELP}",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
 @click.option(
