@@ -373,7 +373,9 @@ def test_mangled_text_is_never_made_worse(text, data):
     before, fixed = parse_document(text.encode()), fix(text)
     after = parse_document(fixed.data)
     certain = sum(fault.repair is not None for fault in before.faults)
-    assert len(after.faults) <= len(before.faults) - certain  # beside what is repaired, another may have become certain
+    # Besides what is repaired, another may have become certain. A bracket that is closed may reveal one.
+    closed = sum(fault.repair is not None and fault.code == "RT112" for fault in before.faults)
+    assert len(after.faults) <= len(before.faults) - certain + closed
     assert fixed.changed is (certain > 0)
     if before.checkable:
         # Where mangling has made a table of it, what that lacks is added.
