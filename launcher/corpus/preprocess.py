@@ -180,7 +180,7 @@ def _text_lines(path: Path) -> Iterator[str]:
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(
                 f"{path}:1: this is markup, not plain text: {line.strip()[:60]}",
-                hint="if this is an .sgm file, change its name to end in .sgm",
+                hint="if the text is in the SGML format, rename the file so that its name ends in .sgm",
             )
         yield line
 

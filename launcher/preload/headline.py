@@ -38,7 +38,7 @@ class Headline:
         os.register_at_fork(after_in_child=self._close)
 
     def print_failure(self, fields: dict[str, Any]) -> None:
-        """Print the failure in failure.json, unless another rank failed first."""
+        """Print the failure that failure.json records, unless another rank failed first."""
         run_dir, device = os.path.split(self._device_dir)
         what = _what(fields, os.path.join(self._device_dir, _LOG))
         rank = device.removeprefix("device")

@@ -184,7 +184,7 @@ class ErrorLog:
         self._doubtful_end = -1  # end of the last word that cannot be repaired
 
     def overwrite(self, fault: Fault | None, start: int, end: int, replacement: str = "") -> None:
-        """Record the fault if there is one. Overwrite its text with `replacement`, or with blanks if that is empty."""
+        """Record the fault if there is one. Replace the faulty text by `replacement`, or by blanks if it is empty."""
         if fault is not None:
             self.faults.append(fault)
         self.patches.append(Edit(start, end, replacement or " " * (end - start)))

@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def lives(self) -> bool:
-        """True if a process of the run is alive, including ranks that outlived the agent or that an engine started."""
+        """True if any process of the run is alive. Ranks without an agent and ranks that an engine started also count."""
         if self.state in {State.LOST, State.UNWATCHED}:
             return any(rank.process.lives for rank in self.ranks if rank.process)
         return self.state.going_on

@@ -79,7 +79,7 @@ class Partition:
         return tuple(cut for _, cut in self.cuts) + ((repeated,) if repeated > 1 else ())
 
     def layout_of(self, dims: Sequence[str | None]) -> TensorLayout:
-        """Return the layout of a tensor whose dims have these indices."""
+        """Return the layout of a tensor from the index names of its dims."""
         axes = {index: axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1}
         return TensorLayout(self.devices, tuple((axes[index],) if index in axes else () for index in dims))
 

@@ -99,7 +99,7 @@ class Complaints:
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Return the error of the reaped child `pid`, or None if it has executed its program."""
+        """Return why the child process `pid`, which has ended, could not start its program. Return None if it started it."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())

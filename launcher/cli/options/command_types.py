@@ -123,7 +123,7 @@ class TakesCommand(click.Command):
         is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT
         if DRY_RUN in words and "dry_run" in ctx.params and not is_said:
             raise UsageError(
-                f"{DRY_RUN} after COMMAND is an argument of the program, so ranks would start",
+                f"{DRY_RUN} after COMMAND is passed to the program, so tlaunch would start the ranks",
                 hint=f"to start no ranks, write `{ctx.command_path} {DRY_RUN} ...`; to pass {DRY_RUN} to the program, write "
                 f"`{ctx.command_path} --no-dry-run ...`",
             )

@@ -29,7 +29,7 @@ CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 table_chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), default="auto", show_default=True,
-    help="Hardware to check the table for. With none (for CPUs and GPUs), violations of Ascend rules are only warnings.",
+    help="Hardware to check the table for. For CPUs and GPUs use `none`; violations of Ascend rules are then only warnings.",
 )  # fmt: skip
 consumer_option = click.option(
     "--for", "consumer", type=click.Choice(CONSUMER_NAMES), default="hccl", show_default=True,

@@ -207,7 +207,7 @@ _stores: dict[tuple[str, ...], Any] = {}  # torch does not export the type of it
 
 
 def _store_of_opening(place: Place) -> Any:
-    """Return a view of the rendezvous store in which each call of `open_world` has its own key prefix.
+    """Return a view of the rendezvous store. Each call of `open_world` uses a view with a different key prefix.
 
     All calls use one store. Otherwise a rank could open its next world while rank 0 still closes the last one, and read
     the old addresses on the same port. All ranks must open worlds in the same order.

@@ -160,7 +160,7 @@ class Row:
 
 @frozen
 class RankChart:
-    """The timeline of a run: a row per rank or group, and the marks that concern all ranks."""
+    """The timeline of a run: a row for each rank or group, and the events that concern all ranks."""
 
     rows: tuple[Row, ...]
     marks: tuple[Mark, ...]

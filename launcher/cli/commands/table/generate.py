@@ -51,7 +51,7 @@ is missing, unreadable or unwritable; 3 the devices found do not give a table th
     help="Read devices and addresses from a copy of /etc/hccn.conf; - means stdin.",
 )
 @click.option("--hccn-tool", is_flag=True, help="Read devices from /dev/davinci*, and addresses from hccn_tool.")
-@click.option("--nvidia-smi", is_flag=True, help="Read devices from nvidia-smi, without addresses.")
+@click.option("--nvidia-smi", is_flag=True, help="Read the devices from nvidia-smi, which gives no addresses.")
 @click.option("--devices", metavar="N[,N]...", help="Devices per server: one number for all, or one for each server.")
 @click.option("--servers", metavar="NAME[,NAME]...", help="Servers in the order of ranks, for example 'node[1-4]'.")
 @click.option("--device-ids", metavar="IDS", help='Use only these devices, in this order, for example "4-7" or "0,2".')

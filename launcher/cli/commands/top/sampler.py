@@ -127,7 +127,7 @@ class Sampler:
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
-        """Return the recent metrics of the last sample as lines of at most `width` columns."""
+        """Return the metrics of the latest sample as lines of at most `width` columns."""
         return list(to_lines(self.steps, width, plain=self._plain))
 
     def look(self) -> tuple[RunState, list[Row]]:

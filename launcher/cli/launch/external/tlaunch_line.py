@@ -186,7 +186,7 @@ def _devices(line: Line) -> int | None:
 
 
 def _of_file(line: Line, engine: tuple[str, ...]) -> ServerAddresses | None:
-    """Translate a line with a hostfile. If the file has more slots than ranks, the first slots are used."""
+    """Translate a command line that names a hostfile. If the file has more slots than ranks, use the first slots."""
     file, devices, ranks = line.value_of("server file"), line.number_of("devices"), line.number_of("ranks")
     if file is None or line.of("server count", "servers"):
         return None

@@ -120,7 +120,7 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
     [call] = calls
     if (node := found.depends_on_parameters(masks_of(call).values())) is not None:
         raise RefusedLayoutError(
-            f"{node.meta.get(LINE, '')}: pp = {count}, but the masks of the Transformer depend on parameters",
+            f"{node.meta.get(LINE, '')}: pp = {count}, but the masks of the Transformer depend on parameters of the network",
             hint="use `--pp 1`, or compute the masks and their shapes only from the batch",
         )
     return call
