@@ -60,7 +60,9 @@ class Seen:
 
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
 @click.option("--rank", "ranks", metavar="LIST", help="Show only these ranks, for example 0,3-5.")
-@click.option("--full", is_flag=True, help="Show all frames. If ranks have equal stacks, show all threads of one of them.")
+@click.option(
+    "--full", is_flag=True, help="Show all frames. If ranks have equal stacks, show all threads of one of them."
+)
 @json_option
 @active_run_argument
 def stacks(*, run: str | None, ranks: str | None, full: bool, as_json: bool, runs_dir: Path) -> int:

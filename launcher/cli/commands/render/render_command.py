@@ -102,7 +102,9 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to FILE.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace FILE.")
 @click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
-@click.option("--resource", metavar="NAME", help="Name of the device resource, for example nvidia.com/gpu, or gpu in Slurm.")
+@click.option(
+    "--resource", metavar="NAME", help="Name of the device resource, for example nvidia.com/gpu, or gpu in Slurm."
+)
 @schedulers.kubernetes_options
 @schedulers.slurm_options
 @devices_option(", all on one server; of slurm: on each of --nodes.")
