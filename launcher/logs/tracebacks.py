@@ -108,16 +108,23 @@ def unmixed(match: re.Match[str]) -> str:
     headers = list(accumulate(line.count(HEADER) for line in lines))  # up to and including each line
     for number in range(2, len(lines)):
         for copies in range(min(MAX_MIXED, headers[number - 1]), 0, -1):
-            mixed = "".join(lines[number : number + copies])
-            chars = len(mixed) // copies - len(": ")  # of one name and message
-            for length in range(len("Error"), min(chars, MAX_TITLE_CHARS)):
-                name, message = mixed[:length], mixed[length - chars :]
-                is_whole = name.endswith(("Error", "Exception", "Interrupt")) and message[:2] != ": "
-                if is_whole and EXCEPTION.match(name) and mixed.replace(message, "").replace(": ", "") == name * copies:
-                    above = (line.replace(HEADER, "").rstrip() for line in lines[:number] if line[:1].isspace())
-                    frames = dict.fromkeys(_REPEATED.sub(r"    \1", line) for line in above if line.strip("^~ "))
-                    return "\n".join([HEADER, *frames, f"{name}: {message}\n", *lines[number + copies :], ""])
+            exception = exception_of("".join(lines[number : number + copies]), copies)
+            if exception is not None:
+                above = (line.replace(HEADER, "").rstrip() for line in lines[:number] if line[:1].isspace())
+                frames = dict.fromkeys(_REPEATED.sub(r"    \1", line) for line in above if line.strip("^~ "))
+                return "\n".join([HEADER, *frames, exception, "", *lines[number + copies :], ""])
     return match[0]
+
+
+def exception_of(mixed: str, copies: int) -> str | None:
+    """Return "name: message" if `mixed` consists of the pieces of `copies` equal exceptions, otherwise None."""
+    chars = len(mixed) // copies - len(": ")  # of one name and message
+    for length in range(len("Error"), min(chars, MAX_TITLE_CHARS)):
+        name, message = mixed[:length], mixed[length - chars :]
+        is_whole = name.endswith(("Error", "Exception", "Interrupt")) and message[:2] != ": "
+        if is_whole and EXCEPTION.match(name) and mixed.replace(message, "").replace(": ", "") == name * copies:
+            return f"{name}: {message}"
+    return None
 
 
 def tracebacks_in(text: str) -> Iterator[FoundTraceback]:

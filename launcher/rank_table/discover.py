@@ -167,9 +167,8 @@ def _await_end(process: subprocess.Popen[bytes], asked: str, patience_s: float) 
     said = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
     for pipe in said:
         os.set_blocking(pipe.fileno(), False)
-    while (
-        True
-    ):  # looks for the end before reading, since children may keep pipes open; WNOWAIT keeps the process id reserved
+    while True:
+        # Look for the end before reading, since children may keep the pipes open. WNOWAIT keeps the process id reserved.
         has_ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         for pipe, text in said.items():
             while piece := pipe.read(MAX_ANSWER_BYTES):
