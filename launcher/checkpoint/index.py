@@ -69,7 +69,7 @@ class PartFile:
 
     @property
     def elements(self) -> int:
-        """The number of elements in all boxes of the file, for one kind of values such as weights."""
+        """The number of elements that the file contains of each kind of values, such as weights."""
         return sum(each.box.count for each in self.boxes)
 
 
@@ -286,7 +286,7 @@ def kinds_in(file: str, index: Index) -> tuple[str, ...]:
 
 
 def with_schema(index: Index) -> Index:
-    """Return a copy of `index` whose `schema` is the oldest version that can express its content."""
+    """Return a copy of `index` with the oldest `schema` version that supports all of its content."""
     boxes = [box for file in index.files.values() for box in file.boxes]
     if index.validations != NOT_VALIDATED:
         schema = SCHEMA_OF_VALIDATIONS

@@ -32,7 +32,7 @@ def differing_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the settings that prevent a resume because they differ: (name, the checkpoint's value, the new value).
+    """Yield (name, checkpoint's value, new value) for each setting that differs and therefore prevents a resume.
 
     `named` are settings that the user has set. A setting that the checkpoint's version lacked has its value in
     `defaults`. It counts as equal if it has none, is in `LATER_SETTINGS`, or is unknown to the program.

@@ -57,7 +57,7 @@ SECTIONS: dict[str, Commands] = {
         "ps": (".ps:ps", "List the active runs, newest first."),
         "status": (".status:status", "Show the state of a run, rank by rank."),
         "top": (".top.top_command:top", "Watch every rank's progress, CPU and memory until the run ends."),
-        "logs": (".logs.logs_command:logs", "Show the logs of all ranks: one after another, merged or collapsed."),
+        "logs": (".logs.logs_command:logs", "Show the logs of all ranks, one after another."),
         "why": (".why:why", "Show which rank failed first and why."),
         "stacks": (".stacks:stacks", "Show the current Python stack of every rank."),
         "report": (".report.report_command:report", "Show the results of runs, as text or with charts."),

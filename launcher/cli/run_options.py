@@ -122,7 +122,7 @@ class RunOptions:
 
     @property
     def by_engine(self) -> bool:
-        """Whether mpirun or srun starts the agents of all servers."""
+        """True if mpirun or srun starts the agents of all servers."""
         return self.engine in BRING_ALL
 
     @property
@@ -144,9 +144,9 @@ def check_options(options: RunOptions) -> None:
     if options.json and not options.dry_run:
         raise UsageError("--json needs --dry-run", hint="add --dry-run")
     if options.command and (given := [flag(name) for name in OF_TRAINER if getattr(options, name)]):
-        is_are, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        them = "it" if len(given) == 1 else "them"
         raise UsageError(
-            f"{' and '.join(given)} {is_are} only for the bundled trainer, but COMMAND ({options.command[0]}) is given",
+            f"options of the bundled trainer cannot be combined with COMMAND ({options.command[0]}): {' and '.join(given)}",
             hint=f"put {them} after COMMAND to pass {them} to that program",
         )
     if options.command and not options.command[0]:
@@ -212,7 +212,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
             # The text is not shown: it may be a secret whose = was forgotten.
             raise UsageError(
                 f"{option} expects KEY=VALUE, or the name of a variable that is set in this shell",
-                hint=f"write `{option} NCCL_DEBUG=INFO`, or `{option} HF_TOKEN` to copy the value from this shell",
+                hint="for example, write NCCL_DEBUG=INFO, or only HF_TOKEN to copy the variable from this shell",
             )
         if not name.isprintable():
             raise UsageError(f"{option} {name!r}: the name of a variable cannot contain control characters")
@@ -255,12 +255,12 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
 
 
 def check_name_length(name: str, max_bytes: int, added: str) -> None:
-    """Raise UsageError if a run name exceeds `max_bytes`. A longer name would leave no room for `added`."""
+    """Raise UsageError if a run name exceeds `max_bytes` and thus leaves no room for the text `added`."""
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
             f"--name is too long: its {length_bytes} bytes leave no room for {added}",
-            hint=f"use a name of at most {max_bytes} bytes",
+            hint=f"shorten the name to at most {max_bytes} bytes",
         )
 
 
@@ -272,7 +272,7 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
     if options.by_engine and options.coordinator_port is not None:
         raise UsageError(
             f"--coordinator-port cannot be combined with --engine {options.engine}, which uses a free port",
-            hint="leave out --coordinator-port, which is only for servers that are started by hand",
+            hint="leave out --coordinator-port: only --engine hand uses this option",
         )
     if not options.by_engine and options.rank_table is not None:
         said = options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None
@@ -289,9 +289,9 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
 
 
 def check_server_id(said: str, server_ids: Sequence[str]) -> None:
-    """Raise UsageError if no server has the id `said`."""
+    """Raise UsageError if the rank table has no server with the ID `said`."""
     if said not in server_ids:
         raise UsageError(
-            f"--server {escaped(said)}: the rank table has no such server",
+            f"--server {escaped(said)} is not a server in the rank table",
             hint=f"choose from {', '.join(map(escaped, server_ids))}",
         )

@@ -341,5 +341,5 @@ class Coordinator:
             self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return an empty ServerEvidence for a new attempt. `servers` have only the devices that the attempt uses."""
+        """Return an empty ServerEvidence for a new attempt. `servers` must contain only devices of the attempt."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

@@ -166,7 +166,7 @@ class Outcome:
         return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
 
     def stop_restart(self, by_server: int | None) -> bool:
-        """Cancel any pending restart and return True, unless an engine may have requested the stop."""
+        """Return False if an engine may have requested the stop. Otherwise cancel any restart, and return True."""
         if by_server is None:
             self.stopped_by_server = False  # a person requested it, so it is not an engine failure
         if self.is_by_engine(by_server):

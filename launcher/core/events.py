@@ -180,7 +180,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """The signal that requested the stop, for example "SIGTERM at server 10.0.0.2", or None. It is not escaped."""
+        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. Nothing is escaped."""
         if self.signal is None:
             return None
         try:

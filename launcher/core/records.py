@@ -142,7 +142,7 @@ class Supervision:
         return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
-        """Return the grace period of a shutdown at `now_s`. It ends before the batch system kills the job."""
+        """Return the grace period of a shutdown that starts at `now_s`. It ends before a batch system kills the job."""
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))
@@ -157,7 +157,7 @@ class Supervision:
 
 @frozen
 class ResumedFrom:
-    """The checkpoint from which a run resumes: the newest one when the run starts. Ranks skip it if it is damaged."""
+    """The newest checkpoint at the start of a run, from which the run resumes. Ranks skip it if it is damaged."""
 
     checkpoint: Path  # absolute
     step: int  # the step after which the checkpoint was saved

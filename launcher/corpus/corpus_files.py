@@ -43,7 +43,7 @@ def refuse_overwriting(paths: Iterable[Path]) -> None:
     if existing := [path for path in paths if path.exists()]:
         others = f", and {len(existing) - 1} more" if len(existing) > 1 else ""
         raise UsageError(
-            f"{existing[0]} already exists{others}", hint="add --force to replace it, or choose another --output"
+            f"{existing[0]} already exists{others}", hint="add --force to replace files, or choose another --output"
         )
 
 
@@ -77,12 +77,12 @@ def asides_together(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
-                raise UnreadableError(f"{path}: cannot be written: it is a directory")
+                raise UnreadableError(f"{path}: cannot be written, because the path is a directory")
         with ExitStack() as renames:
             yield [renames.enter_context(replacing(path)) for path in paths]
     except OSError as error:
         directory = paths[0].parent
         raise UnreadableError(
             f"{directory}: cannot be written: {error.strerror}",
-            hint="choose a directory that you can write to, on a disk with free space",
+            hint="choose a writable directory on a disk with free space",
         ) from error

@@ -108,7 +108,7 @@ def split_pairs(lines: Iterable[str], path: Path, *, normalise: bool = False) ->
         source, *targets = line.split("\t")
         if len(targets) != 1:
             raise UnreadableError(
-                f"{path}:{number}: {len(targets)} tabs, but one tab must separate source and target", hint=MAKE_ONE
+                f"{path}:{number}: found {len(targets)} tabs, expected one tab between source and target", hint=MAKE_ONE
             )
         yield (normalised(source), normalised(targets[0])) if normalise else (source, targets[0])
 

@@ -64,12 +64,12 @@ def preprocess(
         RefusedError: unequal numbers of lines, or no pair is left.
     """
     if fr.exists() and en.exists() and fr.samefile(en):
-        raise UsageError(f"{fr}: the French and the English side are the same file")
+        raise UsageError(f"{fr}: the French and English inputs are the same file")
     if _is_sgm(fr) != _is_sgm(en):
         sgm, plain = (fr, en) if _is_sgm(fr) else (en, fr)
         raise UsageError(
-            f"{sgm} is an .sgm file, but {plain} is plain text, so their sentences cannot be matched",
-            hint="give two .sgm files of one set, or two text files with the same number of lines",
+            f"{sgm} is an .sgm file, but {plain} is plain text: both files must have the same format",
+            hint="use two .sgm files of the same data set, or two text files with the same number of lines",
         )
     written = pair_files(output, split)
     if not force:
@@ -88,7 +88,7 @@ def preprocess(
             raise RefusedError(
                 f"{fr} and {en}: none of {sum(sieve.dropped.values())} pairs is left: "
                 + (_counts(sieve.dropped) or "both files are empty"),
-                hint="check that both files belong to the same set and have the same doc and seg ids"
+                hint="check that both files belong to the same data set and have the same doc and seg IDs"
                 if _is_sgm(fr)
                 else None,
             )
@@ -102,8 +102,8 @@ def _text_pairs(fr: Path, en: Path) -> Iterator[Sides]:
             shorter, longer = number - 1, number + sum(1 for _ in both)
             fr_count, en_count = (shorter, longer) if french is None else (longer, shorter)
             raise RefusedError(
-                f"{fr} has {fr_count} lines, but {en} has {en_count}, so the lines cannot be matched",
-                hint="line N of one file must be the translation of line N of the other",
+                f"the files have different numbers of lines: {fr} has {fr_count} lines, but {en} has {en_count}",
+                hint="line N of the English file must be the translation of line N of the French file",
             )
         yield french, english
 
@@ -179,8 +179,8 @@ def _text_lines(path: Path) -> Iterator[str]:
     for number, line in enumerate(read_lines(path), start=1):
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(
-                f"{path}:1: this is markup, not plain text: {line.strip()[:60]}",
-                hint="if the text is in the SGML format, rename the file so that its name ends in .sgm",
+                f"{path}:1: expected plain text, found markup: {line.strip()[:60]}",
+                hint="if the file is in SGML format, change its extension to .sgm",
             )
         yield line
 

@@ -39,7 +39,7 @@ def write_sample(directory: Path) -> tuple[Path, ...]:
     digest = hashlib.sha256("".join(f"{french}\t{english}\n" for french, english in read).encode()).hexdigest()
     if digest != SHA256:
         raise UnreadableError(
-            f"{PACKED}: the SHA-256 of its text is {digest}, but it should be {SHA256}", hint="install tlaunch again"
+            f"{PACKED}: the text has the SHA-256 hash {digest}, expected {SHA256}", hint="install tlaunch again"
         )
     unpacked = iter(read)
     pairs = {split: list(islice(unpacked, size)) for split, size in SIZES.items()}

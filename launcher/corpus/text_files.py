@@ -34,7 +34,7 @@ def read_lines(path: Path) -> Generator[str, None, None]:
 
 
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of the open file `raw`, as `read_lines` does. The caller may query its position meanwhile."""
+    """Yield the lines of the open file `raw`, as `read_lines` does. The caller may use `raw.tell()` between lines."""
     with as_unreadable_error(path):
         # Peeked instead of opened twice, so that a pipe can be read too.
         is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)

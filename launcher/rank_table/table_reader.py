@@ -190,7 +190,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
                 raise _too_large(f"{path} has {_size(size_bytes)}", size_bytes, max_bytes)
             return read_stream(file, str(path), max_bytes)
     except IsADirectoryError:
-        raise UnreadableError(f"{path} is a directory", hint="name a file in this directory") from None
+        raise UnreadableError(f"{path} is a directory", hint="give the path of a file in the directory") from None
     except FileNotFoundError:
         names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
         hint = f"choose a file in {path.parent}: {', '.join(names)}" if names else "check the path"

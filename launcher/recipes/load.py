@@ -55,7 +55,7 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
         name, separator, value = (part.strip() for part in text.partition("="))
         if not separator or not name:
             hint = "use for example `--set train.learning_rate=0.001`"
-            raise UsageError(f"--set {text}: not in the form KEY=VALUE", hint=hint)
+            raise UsageError(f"--set {text}: expected the form KEY=VALUE", hint=hint)
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except ValueError:

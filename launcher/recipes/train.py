@@ -46,8 +46,8 @@ def check_early_stopping(train: TrainConfig) -> None:
     """Raise UsageError if early stopping is enabled, but there are no validations during training."""
     if train.early_stopping and not train.validate_every:
         raise UsageError(
-            f"train.early_stopping = {train.early_stopping} needs validations during training, "
-            "but train.validate_every = 0 validates only at the end",
+            f"train.early_stopping = {train.early_stopping} needs validation during training, "
+            "but train.validate_every = 0 runs validation only at the end",
             hint="use `--set train.validate_every=N`, or `--set train.early_stopping=0`",
         )
 
@@ -66,7 +66,7 @@ def check_clip_norm(name: str, norm: float) -> None:
     if 0 < norm < LEAST_NORM:
         raise UsageError(
             f"{name} = {norm:g} reduces every gradient to nothing",
-            hint=f"use {LEAST_NORM:g} or more, or use 0 to turn off clipping",
+            hint=f"use 0 to turn off gradient clipping, or a norm of at least {LEAST_NORM:g}",
         )
 
 

@@ -43,7 +43,7 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     is no such run, and UsageError if `reference` is empty, or a prefix of several runs' names.
     """
     if not reference:  # otherwise it would mean the current directory
-        raise UsageError("RUN is empty", hint="name a run, or leave out RUN; check whether a shell variable is empty")
+        raise UsageError("RUN is empty", hint="pass a run name, or omit RUN; check for an empty shell variable")
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
@@ -176,7 +176,7 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
             if is_named:
                 note(f"{why}; this is {escaped(name)}, the newest run")
             return run_at((runs_dir / name).resolve())
-    raise UnreadableError(why if is_named else f"there is no latest run in {runs_dir}", hint=_known(runs_dir))
+    raise UnreadableError(why if is_named else f"no readable run found in {runs_dir}", hint=_known(runs_dir))
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:

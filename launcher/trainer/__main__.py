@@ -81,10 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer", description=__doc__)
     parser.add_argument("--recipe", default=DEFAULT, metavar="NAME", help=f"{', '.join(RECIPES)} (default: {DEFAULT})")
     parser.add_argument(
-        "--config", help="TOML file with settings; tlaunch contains, for example, recipes/transformer/tutorial.toml"
+        "--config", help="TOML file with settings, for example recipes/transformer/tutorial.toml in the tlaunch package"
     )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--data", type=Path, help="directory that `tlaunch data` wrote, or a file of sentence pairs")
+    parser.add_argument("--data", type=Path, help="directory written by `tlaunch data`, or a file of sentence pairs")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
     checkpoints = "directory of checkpoints (default: in the run directory); training resumes from the newest one"
     parser.add_argument("--checkpoints", type=Path, help=checkpoints)

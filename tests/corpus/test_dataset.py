@@ -51,7 +51,7 @@ def test_pairs_are_read_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "expected"), [
-    ("a\tb\nno tab\n", ":2: 0 tabs"), ("a\tb\tc\n", ":1: 2 tabs"), ("a\tb\n\n", ":2: 0 tabs"),
+    ("a\tb\nno tab\n", ":2: found 0 tabs"), ("a\tb\tc\n", ":1: found 2 tabs"), ("a\tb\n\n", ":2: found 0 tabs"),
     ("a\t \n", ":1: the target is empty"), ("\tb\n", ":1: the source is empty"),
     ("", ": the file is empty, but must contain sentence pairs"),
 ])  # fmt: skip

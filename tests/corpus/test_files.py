@@ -44,7 +44,7 @@ def test_a_full_disk_leaves_both_files_as_they_were(tmp_path, old):
 def test_a_directory_in_the_way_of_the_second_file_leaves_no_first(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     second.mkdir()
-    reason = "b: cannot be written: it is a directory"
+    reason = "b: cannot be written, because the path is a directory"
     with pytest.raises(UnreadableError, match=reason), replacing_together([first, second]) as files:
         files[0].write("text")
     assert not first.exists()

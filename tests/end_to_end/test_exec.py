@@ -221,7 +221,7 @@ REFUSED = {
     "too few ranks": (["--devices", "4"], 3, "started 2 ranks, but dp * mp * pp = 4 * 1 * 1 = 4"),
     "a table that is not there": (["--rank-table", "nowhere.json"], 2, "nowhere.json"),
     "an option that it does not have": (["--nosuch"], 2, "tlaunch exec has no option --nosuch"),
-    "a server of no table": (["--server", "h7"], 2, "--server h7 is not a server of the rank table"),
+    "a server of no table": (["--server", "h7"], 2, "--server h7 is not a server in the rank table"),
 }
 
 

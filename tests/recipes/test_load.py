@@ -123,7 +123,7 @@ def test_broken_toml_is_a_usage_error(config):
 
 @pytest.mark.parametrize("text", ["train.seed", "=3"])
 def test_a_setting_needs_a_key_and_a_value(text):
-    with pytest.raises(UsageError, match="not in the form KEY=VALUE"):
+    with pytest.raises(UsageError, match="expected the form KEY=VALUE"):
         load_settings(TransformerSettings, None, [text])
 
 

@@ -125,7 +125,7 @@ def test_what_several_runs_or_none_are_called_is_refused(runs_dir, reference):
 
 def test_an_empty_or_missing_directory_has_no_latest(tmp_path):
     for directory in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UnreadableError, match="no latest run"):
+        with pytest.raises(UnreadableError, match="no readable run found"):
             find_run(directory, None)
 
 

@@ -315,5 +315,5 @@ def test_a_checkpoint_whose_weights_are_not_finite_is_not_used(train, tmp_path, 
 
 def test_checkpoints_that_have_no_place_are_refused(train):
     settings = settings_of()
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="no checkpoint directory"):
         run(lambda: Line(settings), settings.checkpoint, Line(settings).world, Files())

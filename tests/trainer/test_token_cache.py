@@ -189,7 +189,7 @@ def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a\tb\nno tab\n", ":2: 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "the file is empty")],
+    [("a\tb\nno tab\n", ":2: found 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "the file is empty")],
 )
 def test_a_malformed_text_leaves_nothing(path, tokenizer, content, message):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -252,7 +252,7 @@ def test_without_a_split_the_last_pairs_are_held_out(path):
 
 
 @pytest.mark.parametrize(("pairs", "settings", "message"), [
-    (PAIRS[:1], (), "the only pair is held out"),
+    (PAIRS[:1], (), "the only sentence pair is held out"),
     (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
     (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
 ])  # fmt: skip

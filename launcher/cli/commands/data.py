@@ -31,14 +31,14 @@ def data() -> None:
 
 
 @data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French; another language also works.")
-@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English; another language also works.")
+@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French or any other language.")
+@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English or any other language.")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),
     default="train",
     show_default=True,
-    help="Split of the data set to write. Duplicate pairs are dropped only from the train split.",
+    help="Write this split of the data set. Duplicate pairs are dropped only from the train split.",
 )
 @click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
 @click.option(
@@ -75,7 +75,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     type=click.Choice(["transformer", "resnet50"]),
     default="transformer",
     show_default=True,
-    help="Bundled program to write data for.",
+    help="Write sample data for this bundled program.",
 )
 @click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
 @click.option("--force", is_flag=True, help="Overwrite existing files.")

@@ -78,8 +78,8 @@ class Explained:
     "--settings",
     "of_settings",
     is_flag=True,
-    help="Show the settings of the bundled trainer in the format of a --config file. Comments name the source of "
-    "each setting, and the command that starts the same run.",
+    help="Show the bundled trainer's settings as a --config file. Comments give the source of each setting and a command "
+    "for the same run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
@@ -92,11 +92,11 @@ def explain(
     tlaunch sets, and conflicting ones of other launchers. Secrets are masked.
     """
     if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
-        raise UsageError(f"`{code}` is a rank table code, not a program", hint=f"use `tlaunch table explain {code}`")
+        raise UsageError(f"`{code}` is a rank table rule, not a program", hint=f"use `tlaunch table explain {code}`")
     given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
     for name in filter(given.get, given if of_settings else ()):
         raise UsageError(
-            f"--settings cannot be combined with {name}, which applies only to the environment variables of ranks"
+            f"--settings cannot be combined with {name}: {name} applies only to environment variables of ranks"
         )
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))
@@ -105,7 +105,7 @@ def explain(
     request, own_table = prepared.request, None
     if of_settings:
         if prepared.program.recipe is None:
-            raise UsageError("--settings is only for the bundled trainer: leave out --settings or your own COMMAND")
+            raise UsageError("--settings is only for the bundled trainer: remove --settings or COMMAND")
         # only --settings needs it
         from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
 

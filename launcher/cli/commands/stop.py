@@ -40,7 +40,7 @@ WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "
 
 
 @click.command(epilog=STOP_EPILOG, help=f"Stop a run and wait until its processes have ended.\n\n{ONLY_RUN_HELP}")
-@click.option("--kill", is_flag=True, help="Send SIGKILL at once, without grace time.")
+@click.option("--kill", is_flag=True, help="Send SIGKILL immediately, without a grace period.")
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
@@ -51,8 +51,8 @@ def stop(*, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) 
         stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:
         raise TlaunchError(
-            f"{run_dir.root.name} belongs to another user, and only that user can stop it",
-            hint=f"to stop it as root, run `sudo tlaunch stop {shell_word(str(run_dir.root))}`",
+            f"{run_dir.root.name} belongs to another user, and only that user or root can stop it",
+            hint=f"to stop this run as root, use `sudo tlaunch stop {shell_word(str(run_dir.root))}`",
         ) from None
     say(_report(stopped, kill=kill))
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:

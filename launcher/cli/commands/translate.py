@@ -90,13 +90,13 @@ not UTF-8, files of different lengths, or a package for scores is not installed;
 
 @click.command(epilog=EVALUATE_EPILOG)
 @click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
-@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one per line; may be gzipped.")
+@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="One sentence per line, optionally gzipped.")
 @click.option(
     "--reference",
     required=True,
     type=A_FILE,
     metavar="FILE",
-    help="Reference translations, one per line; may be gzipped.",
+    help="Reference translations, one per line, optionally gzipped.",
 )
 @click.option(
     "-o",
@@ -123,7 +123,7 @@ def evaluate(
     if len(lines) != references or not lines:
         raise UsageError(
             f"{source} has {counted(len(lines), 'line')}, and {reference} has {references}",
-            hint="use two files that have the same number of lines and are not empty",
+            hint="use two non-empty files with the same number of lines",
         )
     with translation_model(runs_dir, model) as (directory, called), TemporaryFile() as results:
         run_translator(

@@ -93,7 +93,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 
 def _going_on(state: RunState) -> Iterator[str]:
-    """Yield lines with the last state of a lost run, the reason for not restarting a run, and how to resume it."""
+    """Yield lines about a run: its last known state if it was lost, why it was not restarted, and how to resume it."""
     progress, is_lost = state.progress, state.state.value == "lost"
     if is_lost and progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
@@ -114,7 +114,7 @@ def _going_on(state: RunState) -> Iterator[str]:
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
-    """Return whether an attempt failed. An attempt that ended because the run was stopped did not fail."""
+    """Return True if an attempt failed. An attempt that was stopped together with the run did not fail."""
     if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
         return False  # not all servers joined; nothing else is known
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}

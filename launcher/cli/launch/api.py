@@ -169,11 +169,11 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Convert a mapping of variables to values of `--env`. Raises UsageError if a name or value is invalid."""
+    """Convert environment variables to values for `--env`. Raises UsageError if a name or value is invalid."""
     hint = "write env={'NCCL_DEBUG': 'INFO'}"
     for name, value in env.items():
         if not isinstance(name, str) or "=" in name:  # not shown: the text after = may be a secret
-            raise errors.UsageError("env: the name of a variable is not a string, or contains `=`", hint=hint)
+            raise errors.UsageError("env: a variable name is not a string, or contains `=`", hint=hint)
         if not isinstance(value, str):
             raise errors.UsageError(f"env: the value of {name} is not a string", hint=hint)
     return tuple(f"{name}={value}" for name, value in env.items())
@@ -224,7 +224,7 @@ def _output(stream: TextIO | None, original: TextIO | None) -> int | None:
 
 
 def _attend(process: subprocess.Popen[bytes]) -> bool:
-    """Show the output of the launcher process until it ends, and return whether Ctrl-C was pressed."""
+    """Show the output of the launcher process until it ends. Return True if Ctrl-C was pressed."""
     interrupted = False
     with selectors.DefaultSelector() as selector:
         for name in ("stdout", "stderr"):

@@ -46,7 +46,7 @@ class Prepared:
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices that ranks run on, or that they may run on in an elastic run."""
+        """The servers and devices that run ranks, or that may run ranks in a later attempt of an elastic run."""
         return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property
@@ -170,7 +170,7 @@ def _request(
 
 
 def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
-    """Return whether mpirun or srun must start a process for each rank, or None if it is unknown."""
+    """Return True if mpirun or srun must start a process for each rank, or None if this is unknown."""
     if not options.by_engine or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)
     return False if options.preload is not None else program.uses_mpi
@@ -190,7 +190,7 @@ def _scheduler(
     if way == "cluster" and given:
         raise UsageError(
             f"--env {given[0]} cannot be combined with --mindspore cluster: tlaunch sets this variable itself",
-            hint="leave the variable out, or use --mindspore off and start a scheduler yourself",
+            hint="remove the variable, or use --mindspore off and start the MindSpore scheduler yourself",
         )
     if way == "cluster" and program.recipe is not None:
         raise UsageError(

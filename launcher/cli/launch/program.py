@@ -58,7 +58,7 @@ class Program:
 
     @cached_property
     def uses_mpi(self) -> bool | None:
-        """Whether the ranks call MPI_Init, or None if it is unknown.
+        """True if the ranks call MPI_Init, or None if this is unknown.
 
         It is unknown for shell scripts, programs in other languages and installed packages.
         """
@@ -70,7 +70,7 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """The program's name for a warning that mpi4py needs --engine, or None if mpi4py is not used.
+        """The program's name for the warning that mpi4py needs --engine, or None if the program does not use mpi4py.
 
         To save time, imports are searched only if the program's main file mentions mpi4py.
         """
@@ -82,7 +82,7 @@ class Program:
 
     @cached_property
     def uses_mindspore(self) -> bool:
-        """Whether the program or its local modules import MindSpore and call its init().
+        """True if the program or its local modules import MindSpore and call MindSpore's init().
 
         False if MindSpore is not installed for the program's Python, because the import is then optional.
         """
@@ -113,7 +113,7 @@ class Program:
             return None if self.python is None else modules_to_preload(self.python, self.cwd, self.environment)
         if self.python is None:
             raise UsageError(
-                f"--preload: {self.argv[0]} is not a Python command, so its ranks cannot be forked",
-                hint="start it as `python script.py` or `python -m module`, or leave out --preload",
+                f"--preload forks ranks from a Python process, but {self.argv[0]} is not a Python command",
+                hint="start the program as `python script.py` or `python -m module`, or leave out --preload",
             )
         return preloaded_modules(named)

@@ -140,7 +140,7 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
     example = {"Python": "python train.py"}.get(name, f"{name} FILE")
     return UnreadableError(
         f"COMMAND is {name} without a program; it would read one from standard input, which is /dev/null in ranks",
-        hint=f"give a program, for example `-- {example}`; check for an empty shell variable",
+        hint=f"check for an empty shell variable, or give a program, for example `-- {example}`",
     )
 
 
@@ -159,7 +159,7 @@ def _missing_script(program: Program) -> UnreadableError | None:
     script = program.cwd / program.target
     if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - Path.is_dir raises for long names
         message = f"{program.target} is a directory without a __main__.py, so ranks cannot run it"
-        return UnreadableError(message, hint=f"name a script in it: -- python {program.target.rstrip('/')}/train.py")
+        return UnreadableError(message, hint=f"name a script file: -- python {program.target.rstrip('/')}/train.py")
     try:
         script.stat()
     except OSError as error:

@@ -58,7 +58,7 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
     if found is None:
         raise UnreadableError(
             f"{run_dir.run_json} does not contain the options of the run",
-            hint="choose a run that this version of `tlaunch run` started; `tlaunch exec`, job files and earlier versions "
+            hint="choose a run that `tlaunch run` started; `tlaunch exec`, job files and older versions of tlaunch "
             "do not record options",
         )
     options, cwd = found
@@ -70,7 +70,7 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """Return the recorded options, updated with those in `given`. Variables and settings are merged."""
+    """Return the recorded options, updated with the options in `given`. Variables and settings are merged."""
     return replace(recorded, **changed(vars(recorded), given))
 
 

@@ -282,7 +282,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     what = "could be any of" if fitting else "is not one of"
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
-        hint="run the command on every server of the table, and add --server ID to name this one; to start all servers "
-        "from here, use --engine mpi or --engine slurm; to try the run on this machine only, use --devices "
+        hint="run the command with --server ID on every server, or start all servers with --engine mpi or --engine "
+        "slurm; to try the run on this machine only, use --devices "
         f"{sum(len(server.devices) for server in servers)}; to see each rank's command, use --dry-run",
     )

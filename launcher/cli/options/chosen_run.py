@@ -46,7 +46,7 @@ active_run_argument = _run_argument(complete_active_runs)  # shells complete onl
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 progress_regex_option = click.option(
     "--progress-regex", metavar="REGEX",
-    help="Read progress from lines that match REGEX, as `tlaunch run` does.  [default: the --progress-regex of the run]",
+    help="Read progress from log lines that match REGEX, as in `tlaunch run`.  [default: the run's --progress-regex]",
 )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _whose(run_dir: RunDir) -> str | None:
 
 
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
-    """Return the runs directories to search: `runs_dir`, or others if `runs_dir` has no matching run.
+    """Return the runs directories to search: `runs_dir`, or other directories if `runs_dir` has no matching run.
 
     Raises UsageError if RUN is a prefix of several names.
     """

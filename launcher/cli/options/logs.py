@@ -101,7 +101,7 @@ class LogOptions:
                 known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
                 raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"choose from {known}")
             if any("{" in look for _, look in fields):
-                raise UsageError(f"--prefix {prefix!r}: a field cannot contain another field")
+                raise UsageError(f"--prefix {prefix!r} has nested fields, but a field cannot contain another field")
             prefix.format(**PREFIX_FIELDS)
         except (ValueError, OverflowError, MemoryError) as error:  # MemoryError: a huge width
             raise UsageError(f"--prefix {prefix!r} is not a valid template: {error or 'too long'}") from error

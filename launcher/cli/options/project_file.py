@@ -168,7 +168,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
         if name not in commands:
             raise UsageError(
                 f"{file.where(name)}: tlaunch has no command {name}",
-                hint=did_you_mean(near(name, [*commands, COMMON])) or f"name the table after a command: [{prefix}run]",
+                hint=did_you_mean(near(name, [*commands, COMMON])) or f"use a command name, for example [{prefix}run]",
             )
         file.check_table(name, table)
     return file
@@ -184,8 +184,8 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
     safe = (os.path.realpath(at_home(each)) for each in named if each)
     if stranger is not None and "*" not in named and os.path.realpath(directory) not in safe:
         raise UsageError(
-            f"{escaped(path)} belongs to {called(stranger)}, so tlaunch does not trust the options of this project",
-            hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
+            f"tlaunch refuses to load the project file: {escaped(path)} belongs to {called(stranger)}",
+            hint=f"use `tlaunch --no-config`, or trust this directory: {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
         )
 
 

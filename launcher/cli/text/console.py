@@ -123,7 +123,7 @@ class Console:
 
     @property
     def _shows_foot(self) -> bool:
-        """Whether the status line can be shown. It cannot be shown while stdout has a partial line."""
+        """True if the status line can be shown. It cannot be shown while stdout has a partial line."""
         return not self._stdout.pending and self._spec.console != "none"
 
     @staticmethod

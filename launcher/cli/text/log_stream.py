@@ -104,7 +104,7 @@ def feed_of(
     spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object],
     part: tuple[RunDir, int] | None = None,
 ) -> Feed:  # fmt: skip
-    """Open a feed of the logs of these ranks. The caller must close the feed.
+    """Open a feed that reads the logs of `global_ranks`. The caller must close the feed.
 
     `on_truncation` is called with the global rank. `part` is a server's directory and the only attempt to show, because
     in other attempts other servers may write these logs.

@@ -60,7 +60,7 @@ class ProgressText:
         self._sign_s: float | None = None  # when output of any rank was last seen; None without files
 
     def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
-        """Read the figures, unless the last read was too recent. Ranks in `ended` never count as silent."""
+        """Read the progress, unless the last read was too recent. Ranks in `ended` never count as silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -139,7 +139,7 @@ class ProgressText:
             self._last = figures
 
     def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
-        """Read the figures of all ranks, choose the rank to show, and find slow and silent ranks."""
+        """Read the progress of all ranks, choose the rank to show, and find slow and silent ranks."""
         looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
         if self._lead not in looks:
             self._lead = next((rank for rank, each in looks.items() if each.known), None)

@@ -189,7 +189,7 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
 
 
 def _start_of_message(lines: Sequence[str], begin: int) -> int:
-    """Return the index of the first line of the exception message that contains line `begin`.
+    """Find the exception message that contains line `begin`, and return the index of its first line.
 
     Return `begin` if that line is not part of a message, or if the message starts far above. An exception's notes
     follow its message and are useless without it.

@@ -55,7 +55,7 @@ def resolve_checkpoint(
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
-    """Return the checkpoints of a run or directory, newest first. For a checkpoint's path, return that checkpoint.
+    """Return the checkpoints of a run or directory, newest first. For a checkpoint, return only this checkpoint.
 
     Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
     found, and UsageError if `reference` is a prefix of several run names.

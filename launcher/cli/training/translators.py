@@ -116,5 +116,5 @@ def _check_program(program: str, path: Path) -> None:
     if program != PROGRAM:
         raise UsageError(
             f"{escaped(str(path))} belongs to the program {escaped(program)}, which does not translate",
-            hint=f"choose a run of the recipe {PROGRAM}",
+            hint=f"choose a run that trained the recipe {PROGRAM}",
         )

@@ -137,9 +137,9 @@ def catches(pid: int, number: int) -> bool:
 
 
 def has_open(pid: int, descriptor: int) -> bool:
-    """Return True if process `pid` has opened the file of this process's `descriptor` for writing.
+    """Return True if process `pid` has a file open for writing. The file is given by a `descriptor` of this process.
 
-    Links to its other files are not followed: their file system may not respond, and following them would block.
+    Links to other files of `pid` are not followed: their file system may not respond, and following them would block.
     """
     path, wanted = os.readlink(f"{PROC}/self/fd/{descriptor}"), os.fstat(descriptor)  # noqa: PTH115
     with suppress(OSError):
@@ -195,7 +195,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the resource usage of each living leader process, including its descendants and its session's orphans."""
+    """Return the resource usage of each living leader, including its descendants and the orphans of its session."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -254,7 +254,7 @@ def limit_to(files: int) -> None:
 
 
 def make_room(files: int) -> bool:
-    """Increase the limit of open files to fit `files` more. Return False if the system does not allow it."""
+    """Increase the limit of open files so that `files` more can be opened. Return False if the system forbids it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -104,7 +104,7 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     check_divisible(rows, layout.dp, f"dp = {layout.dp}")
     if settings.train.validate_every or settings.checkpoint.keep_best:
         raise UsageError(
-            "train.validate_every and checkpoint.keep_best need validations, but the quickstart network has none",
+            "train.validate_every and checkpoint.keep_best need validation, but the quickstart network has no validation",
             hint="use `--set train.validate_every=0 --set checkpoint.keep_best=false`",
         )
     if settings.parallel.mode == DATA_PARALLEL:
@@ -113,7 +113,7 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     for name, strategy in settings.strategies.items():
         if name not in operators:
             hint = did_you_mean(near(name, operators)) or f"operators: {', '.join(operators)}"
-            raise UsageError(f"strategies.{name}: the network has no operator of this name", hint=hint)
+            raise UsageError(f"strategies.{name}: the network has no operator with this name", hint=hint)
         cutting_of(operators[name].expression, strategy, layout.mp, name)
 
 

@@ -162,8 +162,8 @@ def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
     images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
-            f"{told}: some batch norms get only one image; with data.image_size = {settings.data.image_size}, this "
-            "image has one pixel in the last layers, and batch norm needs at least two values to compute a variance",
+            f"{told}: with data.image_size = {settings.data.image_size}, some batch norms in the last layers get one "
+            "pixel of one image, but batch norm needs at least two values to compute a variance",
             hint=f"use `--set train.batch_size={2 * parts}`"
             + (", or `--set model.batch_norm=synchronised`" if is_alone and layout.dp > 1 else ""),
         )

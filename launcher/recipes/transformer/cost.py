@@ -100,8 +100,8 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     if not by_hand:
         if count > layer_count + 1:
             raise RefusedLayoutError(
-                f"pp = {pp} stages{in_chunks} need more parts than the model has: {model}, and a head",
-                hint=f"use at most `--pp {max((layer_count + 1) // chunks, 1)}`, or `--set model.encoder_layers=N`",
+                f"the model has too few layers for pp = {pp} stages{in_chunks}: {model} and a head",
+                hint=f"use at most `--pp {max((layer_count + 1) // chunks, 1)}`, or add layers: `--set model.encoder_layers=N`",
             )
         costs = part_costs(settings)
         layers = [costs.encoder_layer] * encoder_layers + [costs.decoder_layer] * decoder_layers

@@ -33,15 +33,15 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
     if layout.mp > model.vocabulary_size:
         raise RefusedLayoutError(
-            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would have "
-            "no row of the embedding tables",
+            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would get "
+            "no rows of the embedding tables",
             hint=f"use at most `--mp {model.vocabulary_size}`",
         )
     _check_schedule(settings.parallel, layout)
     if settings.parallel.gradient_accumulation_shard and not settings.parallel.optimizer_shard:
         raise UsageError(
-            "parallel.gradient_accumulation_shard = true, but parallel.optimizer_shard = false: a rank that updates all "
-            "weights needs all gradients",
+            "parallel.gradient_accumulation_shard = true requires parallel.optimizer_shard = true: "
+            "without optimizer sharding, every rank needs all gradients",
             hint="use `--set parallel.optimizer_shard=true`, or `--set parallel.gradient_accumulation_shard=false`",
         )
     pipeline_stages(settings, layout.pp)
@@ -53,8 +53,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(
-            f"train.batch_tokens = {batch_tokens} is too small for two targets of data.target_length = {longest} tokens",
-            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 to use train.batch_size pairs per batch",
+            f"train.batch_tokens = {batch_tokens} must be at least twice data.target_length = {longest} tokens",
+            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 for train.batch_size sentence pairs per batch",
         )
 
 
@@ -81,12 +81,12 @@ def _check_rates(train: TransformerTrainConfig) -> None:
     if train.minimum_rate > 0 and train.schedule not in FALLING:
         raise UsageError(
             f"{written}, but train.schedule = {train.schedule} does not decay to it",
-            hint=f"use `--set train.schedule=NAME` with {' or '.join(FALLING)}, or `--set train.minimum_rate=0`",
+            hint=f"use `--set train.minimum_rate=0`, or set train.schedule to {' or '.join(FALLING)}",
         )
     if train.minimum_rate > train.learning_rate:
         raise UsageError(
             f"{written} is above train.learning_rate = {train.learning_rate:g}",
-            hint=f"use at most `--set train.minimum_rate={train.learning_rate:g}`",
+            hint=f"use `--set train.minimum_rate={train.learning_rate:g}` or a lower rate",
         )
 
 
@@ -118,8 +118,8 @@ def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
-            "but the head shares one of these tables, and shards it by rows",
-            hint="use `--set parallel.vocab_emb_dp=false`, or a head with a separate table",
+            "but the tied output head needs a row-sharded embedding table",
+            hint="use `--set parallel.vocab_emb_dp=false`, or give the output head a separate table",
         )
 
 
@@ -129,7 +129,7 @@ def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise UsageError(
             f"parallel.schedule = {schedule} does not fit parallel.interleave = {chunks}: "
-            "the interleaved schedule needs several chunks of layers per stage, and other schedules support only one",
+            "the interleaved schedule needs at least 2 layer chunks per stage, and other schedules support only 1",
             hint=f"use `--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2`, or leave out both settings",
         )
     if chunks > 1 and pp > 1 and micro_batches % pp:
@@ -146,7 +146,7 @@ def _check_recomputed(settings: TransformerSettings) -> None:
     written = f"parallel.recompute_layers = {list(parallel.recompute_layers)}"
     if parallel.recompute and parallel.recompute_layers:
         raise UsageError(
-            f"{written}, but parallel.recompute = true covers all layers", hint="use `--set parallel.recompute=false`"
+            f"{written}, but parallel.recompute recomputes all layers", hint="use `--set parallel.recompute=false`"
         )
     if unknown := [number for number in parallel.recompute_layers if number >= layer_count]:
         raise UsageError(

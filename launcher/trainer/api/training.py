@@ -255,7 +255,7 @@ def _parallel_settings(
         raise UsageError(f"unknown schedule {schedule!r}", hint=f"use {ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
     if accumulates_shards and not config.optimizer_shard:
         raise UsageError(
-            "gradient_accumulation_shard needs optimizer_shard: without it, every rank needs all gradients",
+            "gradient_accumulation_shard requires optimizer_shard: without optimizer sharding, every rank needs all gradients",
             hint="set optimizer_shard = True in the parallel_config",
         )
     settings = ParallelConfig(

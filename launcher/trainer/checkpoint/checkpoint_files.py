@@ -158,7 +158,7 @@ def _see(probe: Path) -> None:
     while not probe.exists():
         if time.monotonic() > deadline_s:
             raise UsageError(
-                f"all ranks must share {probe.parent}, but this rank does not see a file that rank 0 created there",
+                f"all ranks must share {probe.parent}, but this rank cannot find the test file of rank 0",
                 hint="set `--runs-dir` to a directory that all servers share",
             )
         getting_on()

@@ -111,6 +111,6 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
     except (RuntimeError, OSError) as error:
         raise UsageError(
             f"cannot train a tokenizer with model.vocabulary_size = {vocabulary_size}: {error}",
-            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are reserved, and each character needs one more",
+            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are reserved, and each distinct character needs one id",
         ) from error
     return written.getvalue()

@@ -45,7 +45,7 @@ def main() -> int:
     parser.add_argument("--alpha", type=float, required=True)
     parser.add_argument("--batch-tokens", type=int, required=True)
     parser.add_argument("--device", choices=("auto", "cpu"), required=True)
-    parser.add_argument("--source", type=Path, help="file to translate instead of stdin")
+    parser.add_argument("--source", type=Path, help="text file to translate (default: stdin)")
     parser.add_argument("--reference", type=Path, help="file of reference translations")
     options = parser.parse_args()
     try:

@@ -187,7 +187,7 @@ class Gradients:
         group = self._layout.group_of[name]
         if group < len(self._reductions):
             raise RuntimeError(
-                "a gradient changed after its sum started, because there were more backward passes than `backward_passes`"
+                "there were more backward passes than `backward_passes`: a gradient changed after its reduction started"
             )
         self._passes_left[group] -= 1
         while len(self._reductions) < len(self._passes_left) and self._passes_left[len(self._reductions)] == 0:

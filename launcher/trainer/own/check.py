@@ -143,7 +143,7 @@ def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
         if words and _draws(network, division, how):
-            raise NotComparedError("the network's loss for the same batch differs from one call to the next")
+            raise NotComparedError("the network returned different losses for two calls with the same batch")
     return words
 
 

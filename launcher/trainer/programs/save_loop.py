@@ -82,7 +82,7 @@ class Saving:
             return
         if directory is None:
             raise UsageError(
-                "checkpoints are on, but there is no directory for them",
+                "checkpoints are on, but no checkpoint directory is set",
                 hint="set an output directory, or a checkpoint directory",
             )
         self._writer = CheckpointWriter(

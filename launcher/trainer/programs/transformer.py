@@ -128,8 +128,8 @@ class Translation(Program[GlobalBatch, StepResult]):
         return TlaunchError(
             f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
             "the weights were not updated in this step",
-            hint="use a smaller train.learning_rate or more train.warmup_steps, or check the "
-            f"{len(suspects.pairs)} logged sentence pairs, of {len(batch.examples)} in the batch, for faults",
+            hint="reduce train.learning_rate, increase train.warmup_steps, or check the logged sentence pairs for "
+            f"errors ({len(suspects.pairs)} of the {len(batch.examples)} pairs in the batch)",
         )
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:

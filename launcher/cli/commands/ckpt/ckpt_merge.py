@@ -51,7 +51,7 @@ also fewer than N checkpoints, or checkpoints of different trainings.
     "--average",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Average the weights of the newest N intact checkpoints of the run or directory, in float64.",
+    help="Average the weights of the newest N intact checkpoints in a run or directory. The average is computed in float64.",
 )
 @runs_dir_option
 def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> None:

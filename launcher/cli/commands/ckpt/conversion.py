@@ -73,7 +73,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
         return _convert("export", path, output, all_bytes(index) + state_bytes(index))
     if output.suffix != MINDSPORE_SUFFIX:
         raise UsageError(
-            f"{output}: MindSpore only reads files with names that end with {MINDSPORE_SUFFIX}",
+            f"{output}: MindSpore requires that the file name ends with {MINDSPORE_SUFFIX}",
             hint=f"use --output {output}{MINDSPORE_SUFFIX}",
         )
     with opened_with_bar("export", path, index, state_bytes(index)) as stored:
@@ -90,10 +90,10 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     type=NAME_OR_PATH,
     required=True,
     metavar="CHECKPOINT",
-    help="Checkpoint of the bundled trainer that has the same model. Its settings, tokenizer and training text are reused.",
+    help="Reuse the settings, tokenizer and training text of CHECKPOINT, a bundled trainer's checkpoint of the same model.",
 )
 @click.option(
-    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Training step.  [default: the step stored in PATH]"
+    "--step", type=IntRange(1, MAX_STEP), metavar="N", help="Step of the new checkpoint.  [default: the step in PATH]"
 )
 @output_option("New directory for the checkpoint. A name like step-N must match the step.")
 @runs_dir_option
@@ -108,7 +108,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
     """
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises where a name is too long
         raise UnreadableError(
-            f"{path} does not exist", hint="give the directory or .ckpt file that the other tool wrote"
+            f"{path} does not exist", hint="give a torch.distributed.checkpoint directory or a MindSpore .ckpt file"
         )
     if path.is_dir() and form == MINDSPORE:
         raise UsageError(f"{path} is a directory, but a MindSpore checkpoint is a file", hint=f"use --format {DCP}")
@@ -132,7 +132,7 @@ def _convertible_index(path: Path) -> Index:
     raise UsageError(
         f"{path} (program {index.program}) cannot be converted: it contains {state}{without}, but a conversion needs "
         f"{', '.join(KINDS)} and a tokenizer",
-        hint="use `tlaunch ckpt merge`, which writes the weights as model.safetensors for other tools",
+        hint="to use the weights in other tools, write model.safetensors with `tlaunch ckpt merge`",
     )
 
 

@@ -52,7 +52,7 @@ def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
         if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
                 f"the latest run's checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
-                hint=f"to remove these checkpoints, name their directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
+                hint=f"to remove these checkpoints, give their directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _check_not_active(directory)
@@ -92,7 +92,7 @@ def _check_not_active(directory: Path) -> None:
 
 
 def _kept(path: Path, kept: list[Path]) -> bool:
-    """Return whether a checkpoint is intact. An intact checkpoint is also appended to `kept`."""
+    """Return True if a checkpoint is intact. In this case, also append it to `kept`."""
     try:
         index = read_index(path)
     except DamagedError:

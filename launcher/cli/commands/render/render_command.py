@@ -97,13 +97,13 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
     "--flavor",
     type=click.Choice(FLAVORS),
     metavar="NAME",
-    help="Variant of the file: openmpi or mpich for mpirun, run or exec for slurm, job or mpi for kubernetes.  [default: the first of the two]",
+    help="Variant of the job file. mpirun: openmpi or mpich; slurm: run or exec; kubernetes: job or mpi.  [default: the first of each pair]",
 )
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to FILE.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace FILE.")
-@click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
+@click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Ranks' working directory.  [default: current directory]")
 @click.option(
-    "--resource", metavar="NAME", help="Name of the device resource, for example nvidia.com/gpu, or gpu in Slurm."
+    "--resource", metavar="NAME", help="Name of the device resource, such as nvidia.com/gpu or, in Slurm, gpu."
 )
 @schedulers.kubernetes_options
 @schedulers.slurm_options
@@ -150,7 +150,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
         raise UsageError(f"--flavor {flavor}: {kind.name} has no such flavor", hint=hint)
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
-        raise UsageError("--grace is only for slurm --flavor run: leave it out for --flavor exec")
+        raise UsageError("--grace does not work with --flavor exec: remove --grace, or use --flavor run")
     if kind.name == "slurm":
         schedulers.check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name

@@ -183,7 +183,7 @@ class LiveView:
 
 
 def _look(row: Row, culprit: int | None) -> str:
-    """Return the CSS class of a rank. If the culprit is known, no other rank is "bad"."""
+    """Return the CSS class of a rank. If the culprit is known, other failed ranks are "ended" instead of "bad"."""
     if row.rank.status and culprit is not None:
         return "bad" if row.rank.global_rank == culprit else "ended"
     if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:

@@ -105,7 +105,7 @@ class Server(ThreadingTCPServer):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a page is open, judging by recent requests."""
+        """True if a page is open, judging by recent requests."""
         since_s = time.monotonic() - HOLD_S - LOOK_S
         for page, asked_s in tuple(self._pages.items()):
             if asked_s < since_s:

@@ -63,7 +63,7 @@ def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield a line for the loss and a line for tokens/s: the first value, a sparkline and the last value.
+    """Yield one line for the loss and one for tokens/s, each with the first value, a sparkline and the last value.
 
     The last line has the median step time and its parts. Lines for unknown values are omitted.
     """

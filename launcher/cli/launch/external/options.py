@@ -27,7 +27,7 @@ class Counterpart:
 
     @property
     def advice(self) -> str:
-        """The hint for a command line in which this is the only option of another launcher."""
+        """The hint to show if this is the only option of another launcher on the command line."""
         if self.here is not None:
             return f"use {self.here}"
         return self.instead or f"leave it out: {self.needless}"
@@ -222,7 +222,7 @@ def counterpart(option: str, launcher: Launcher | None = None) -> Counterpart | 
 
 
 def launcher_with(options: Collection[str]) -> Launcher | None:
-    """Return the launcher that has all of these options. Return None if no launcher or several have them."""
+    """Return the only launcher that has all `options`, or None if no launcher or several launchers have them."""
     keys = set(map(key_of, options))
     having = [launcher for launcher, known in _OF_LAUNCHER.items() if keys <= known.keys()]
     return having[0] if len(having) == 1 else None

@@ -40,7 +40,7 @@ def main() -> int:
         command.add_argument("--output", type=Path, required=True, help="path of the new checkpoint; must not exist")
     to_own.add_argument("--format", choices=READERS, required=True, help="format of the checkpoint to read")
     to_own.add_argument("--like", type=Path, required=True, help="existing trainer checkpoint of the same model")
-    to_own.add_argument("--step", type=int, help="training step of the checkpoint, if its files do not contain it")
+    to_own.add_argument("--step", type=int, help="training step, if the checkpoint files do not contain one")
     options = parser.parse_args()
     try:
         options.work(options)

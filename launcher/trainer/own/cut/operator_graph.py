@@ -172,8 +172,8 @@ class _Trace:
             if strategy is None:
                 continue
             if path not in self._bases:
-                hint = "set strategies on its submodules instead"
-                raise UsageError(f"{path} has a strategy, but is not an operator", hint=hint)
+                hint = f"set strategies on the submodules of {path} instead"
+                raise UsageError(f"{path} has a sharding strategy, but is not an operator", hint=hint)
             strategies.update({self._first_of.get(base, base): strategy for base in self._bases[path]})
         return Traced(
             graph,
@@ -255,8 +255,8 @@ class _Trace:
             is_refused = own is None or len(related) > 1
         if is_refused:
             raise UsageError(
-                f"{self._base} changes a tensor in place, but the tensor is an input, a parameter or a view, or has "
-                "a view",
+                f"{self._base} changes a tensor in place, but the tensor is an input or a parameter, or shares "
+                "memory with another tensor",
                 hint="use an operator that returns a new tensor, for example `x = x + y` instead of `x += y`",
             )
         before = values[changed]

@@ -173,12 +173,12 @@ class DividedNetwork:
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
                 f"{self.class_name} cannot be validated with pp = {pp}, because its code reads `training`",
-                hint="use `--pp 1`, turn validation off, or use modules that read `training` themselves, for example "
-                "nn.Dropout",
+                hint="use `--pp 1`, turn validation off, or replace the code that reads `training` with modules such "
+                "as nn.Dropout",
             )
         if found.has_penalty and (pp > 1 or layout.mp > 1):
             raise RefusedLayoutError(
-                f"{self.class_name} iterates over its parameters, but with {layout} a rank has only some of them",
+                f"{self.class_name} iterates over all parameters, but each rank has only some parameters with {layout}",
                 hint="use `--mp 1 --pp 1`, or use the optimizer's weight_decay instead",
             )
 
@@ -218,8 +218,8 @@ class DividedNetwork:
             self.remarks.append(f"{told}: losses differ from training on one process (with nn.Dropout they would not)")
         if buffer and layout.pp > 1:
             raise RefusedLayoutError(
-                f"{self.class_name} changes the buffer {buffer}, but with pp = {layout.pp} only the buffers of the first "
-                "stage are kept",
+                f"{self.class_name} changes the buffer {buffer}, but only the first stage keeps changes to buffers "
+                f"with pp = {layout.pp}",
                 hint="use `--pp 1`, or a module without running statistics",
             )
         if layout.dp * layout.micro_batches > 1:
@@ -249,7 +249,7 @@ class DividedNetwork:
         elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
             raise RefusedLayoutError(
                 f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, so "
-                "it is unknown whether other code uses the embedding table, which is sharded by rows",
+                "tlaunch cannot check whether other code uses the row-sharded embedding table",
                 hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
@@ -273,7 +273,7 @@ def _check_modules(network: nn.Module) -> None:
     if alone or (asking and len(transformers) > 1):
         raise UsageError(
             f"a lambda_func needs a network with one Transformer, but this network has {len(transformers) or 'none'}",
-            hint="leave out lambda_func; to recompute layers, set recompute = True in the parallel_config",
+            hint="remove lambda_func; to recompute layers, set recompute = True in parallel_config",
         )
 
 
