@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
+        """Skip to the last `keep_lines` lines, at most `keep_bytes` bytes long. Return the number of bytes skipped."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped

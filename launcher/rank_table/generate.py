@@ -29,7 +29,7 @@ class Note(NamedTuple):
 
 @frozen
 class Machine:
-    """A server of the new table, with its devices in rank order."""
+    """A server of the rank table to generate, with its devices in rank order."""
 
     server_id: str
     devices: tuple[FoundDevice, ...]
@@ -157,7 +157,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Add the addresses that HCCL needs between servers. If they are unknown, mark the cluster as "cpu"."""
+    """Add the addresses that HCCL needs to connect servers. If they are unknown, mark the cluster as "cpu"."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()
@@ -176,7 +176,7 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
 
 
 def marked_as_cpu(servers: Iterable[Server]) -> tuple[Server, ...]:
-    """Return the servers with the hardware_type "cpu". A server that already has a hardware_type keeps it."""
+    """Set the hardware_type of each server to "cpu", unless the server already has a hardware_type."""
     options = {HARDWARE: "cpu"}
     return tuple(
         replace(server, options=tuple(sorted({**options, **dict(server.options)}.items()))) for server in servers

@@ -241,7 +241,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking. For a pipe, wait a few seconds for the first data."""
+    """Open a file without blocking, except that opening a pipe waits a few seconds for the first data."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         try:

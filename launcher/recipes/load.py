@@ -43,7 +43,7 @@ def named_settings(config: str | None, settings: Sequence[str] = ()) -> frozense
 
 
 def origins(recipe: type[Any], config: str | None, settings: Sequence[str] = ()) -> dict[str, str]:
-    """Return the origin of each explicit setting, such as "my.toml:7" or "--set model.heads=4", by dotted name."""
+    """Map the dotted name of each explicit setting to its origin, such as "my.toml:7" or "--set model.heads=4"."""
     aliases = aliases_of(recipe)
     return {aliases.get(each.name, each.name): each.where for each in _assignments(config, settings)}
 
@@ -116,7 +116,7 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def line_of(name: str, text: str) -> int:
-    """Return the line number of the setting or section `name`. This is needed because tomllib does not report it."""
+    """Return the line number of the setting or section `name` in TOML text. tomllib does not report line numbers."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):

@@ -29,7 +29,7 @@ class Bounds:
     alias: str = ""  # another name of the setting in its section
 
     def complaint(self, value: Any) -> str | None:
-        """Return why `value` is not allowed, as a phrase such as "below 1", or None if it is allowed."""
+        """Return a phrase such as "below 1" that explains why `value` is not allowed, or None if it is allowed."""
         if isinstance(value, tuple):
             return next((f"{why} in {one}" for one in value if (why := self.complaint(one))), None)
         if self.choices and value not in self.choices:
@@ -62,14 +62,14 @@ def setting(
 
 @frozen
 class Entries:
-    """A section in which users choose the names of entries. It has a help text, and a function that parses values."""
+    """A section whose entries can have any name. It has a help text, and a function that parses the entries' values."""
 
     help: str
     read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"
 
 
 def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
-    """Declare a section in which users choose the names of entries. The section is empty by default."""
+    """Declare a section whose entries can have any name. The section is empty by default."""
     return dataclasses.field(default_factory=dict, metadata={"entries": Entries(meaning, read)})
 
 
@@ -84,7 +84,7 @@ def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def aliases_of(recipe: type) -> dict[str, str]:
-    """Return a mapping from aliases to names of settings. Both are dotted."""
+    """Map the dotted alias of each setting to the dotted name of the setting. Omit settings without an alias."""
     return {
         f"{name.partition('.')[0]}.{alias}": name
         for name, field in all_settings(recipe).items()
@@ -171,7 +171,7 @@ def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str 
 
 
 def _suggestions(name: str, known: Mapping[str, object]) -> Sequence[str]:
-    """Return the settings with the same name in other sections. If there are none, return similar names."""
+    """Suggest settings that have this name in another section. If there are none, suggest similar names."""
     own = name.rpartition(".")[2]
     names: dict[str, list[str]] = {}
     for setting_name in known:

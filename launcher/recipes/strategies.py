@@ -44,7 +44,7 @@ def strategies() -> Any:
 
 
 def operators_layout(mode: str, layout: Layout) -> Layout:
-    """Return `layout` with all ranks on the model-parallel axis. In hybrid_parallel mode, return it unchanged.
+    """Move all ranks of `layout` to the model-parallel axis. In hybrid_parallel mode, return `layout` unchanged.
 
     Raises RefusedLayoutError if both dp and mp are given in another mode.
     """

@@ -192,7 +192,7 @@ class Progress:
 
     @property
     def state(self) -> State:
-        """The state according to the events. If an agent was killed, the events do not show it."""
+        """The run's state according to its events, which do not show that an agent was killed."""
         attempt, ending = self.current, self.current.ending
         if self.ended:
             return ENDED_AS[ending.cause]
@@ -241,7 +241,7 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count against `--max-restarts`. Changed devices and lost servers do not count."""
+        """The number of restarts that count against `--max-restarts`. Device changes and server losses do not count."""
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]

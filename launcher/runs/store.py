@@ -37,7 +37,7 @@ def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] 
 
 
 def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
-    """Return the run with this directory or name, or else all runs with this --name, newest first.
+    """Return the run whose directory or name is `reference`, or else all runs with this --name, newest first.
 
     If there are none, return the only run whose name or --name starts with `reference`. Raises UnreadableError if there
     is no such run, and UsageError if `reference` is empty, or a prefix of several runs' names.
@@ -145,7 +145,7 @@ def _is_file(path: Path) -> bool:
 
 
 def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Map each directory name, such as 20261121-120000-NAME-2, to the possible values of --name for this run."""
+    """Map each run directory's name, such as 20261121-120000-NAME-2, to the --name values that the run may have had."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:

@@ -66,7 +66,7 @@ class ForkResult:
 
 @frozen
 class ForkFailed:
-    """The program of a rank could not be started. If its process was already forked, the process exits with 126."""
+    """The program of a rank could not be started. If its process was already forked, it exits with code 126."""
 
     global_rank: int
     reason: str

@@ -161,7 +161,7 @@ class ProgressMonitor:
                 self._slowness.note(global_rank, step, heartbeat.beat.busy_s, core_wait_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
-        """Detect progress of ranks that report no steps from their logs and their CPU time."""
+        """For ranks that report no steps, detect progress from their logs and CPU time."""
         if self._hang_timeout_s is None:
             return
         silent = [watched for watched in living.values() if watched.step is None]

@@ -62,7 +62,7 @@ class Program:
 
 
 def begin_log(log: Path, attempt: int) -> int:
-    """Append a line to a log that marks the start of an attempt. Return the offset of the attempt's output.
+    """Append a line to a log, to mark the start of an attempt. Return the offset at which the attempt's output begins.
 
     Never raises. Even if the disk is full, earlier output counts for the earlier attempt.
     """
@@ -99,7 +99,7 @@ class Complaints:
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Return why the child process `pid`, which has ended, could not start its program. Return None if it started it."""
+        """Return the reason why the ended child process `pid` could not execute its program, or None if it did."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())
@@ -122,7 +122,7 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return variables that have different values in the environments and that libraries read only at import."""
+    """Return the variables that libraries read only at import and that differ between the environments."""
     shared = common(environments)
     names = {name for environment in environments for name in environment if name not in shared}
     return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))
@@ -216,7 +216,7 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """If the block raises an OSError, set the file name of the error to `what`."""
+    """Set the file name of an OSError that the `with` block raises to `what`."""
     try:
         yield
     except OSError as error:

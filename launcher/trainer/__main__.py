@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files, own_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank of a training with these command-line arguments, and return its exit code."""
+    """Run one rank of a training with the given command-line arguments, and return the rank's exit code."""
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):  # printing must not fail if the locale cannot encode a character
         if isinstance(stream, io.TextIOWrapper):

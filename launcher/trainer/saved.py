@@ -97,7 +97,7 @@ def save_model(
 
 
 def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] | None:
-    """Load the weights and buffers that `save_model` wrote for this program and these settings.
+    """Load the weights and buffers that `save_model` wrote for the given program and settings.
 
     Returns None if there is no model, or if it has another program or other settings.
 

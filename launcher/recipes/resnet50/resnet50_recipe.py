@@ -95,7 +95,7 @@ STRIDE = 32  # input pixels per side for each pixel of the last layers
 
 
 def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
-    """Return `layout` in modes that replicate the model. In other modes, return the result of `operators_layout`.
+    """If the mode replicates the model, return `layout` unchanged. Otherwise return the result of `operators_layout`.
 
     Raises RefusedLayoutError as `operators_layout` does, or if the mode does not support model parallelism.
     """
@@ -152,7 +152,7 @@ def check_data(settings: Resnet50Settings, data: Path | None) -> None:
 
 
 def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if a micro batch has no image, or if a batch norm gets only a single pixel."""
+    """Raise RefusedLayoutError if a micro batch has no image, or if batch norm would get only a single pixel."""
     batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
     told = f"train.batch_size = {batch_size} and dp * micro_batches = {layout.dp} * {layout.micro_batches} = {parts}"
     if batch_size < parts:

@@ -21,7 +21,7 @@ LambdaFunc = Callable[..., object]  # called with a `Layer`, and keyword argumen
 
 
 class Layer:
-    """A layer that is passed to `lambda_func` as its first argument."""
+    """A model layer, passed to the user's function `lambda_func` as the first argument."""
 
     def __init__(self) -> None:
         self.pipeline_stage: int | None = None

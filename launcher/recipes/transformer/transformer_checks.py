@@ -114,7 +114,7 @@ def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Raise UsageError if replicated embedding tables are requested, but the sharded head shares one of them."""
+    """Raise UsageError if replicated embedding tables are requested, but the sharded output head shares one."""
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
@@ -124,7 +124,7 @@ def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
 
 
 def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
-    """Raise an error if the schedule does not fit the number of layer chunks or of micro batches."""
+    """Raise an error if the pipeline schedule does not fit the number of layer chunks or micro batches."""
     schedule, chunks, pp, micro_batches = parallel.schedule, parallel.interleave, layout.pp, layout.micro_batches
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise UsageError(

@@ -159,7 +159,7 @@ class _Question:
         self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the stack, or None if it has not arrived. If `patient` is True, another process may ask first."""
+        """Return the stack, or None if it has not arrived. If `patient`, wait for other requesting processes."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False

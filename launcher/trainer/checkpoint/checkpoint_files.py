@@ -39,7 +39,7 @@ def write_tensors(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write `values` to a safetensors file: first the values of kinds[0] for all boxes, then of kinds[1], and so on.
+    """Write `values`, which are ordered first as in `kinds` and then as in `boxes`, to a safetensors file.
 
     Arrays in `values` need not end where a box ends. With `synced`, the file is on disk when this returns.
 
@@ -82,7 +82,7 @@ class StoredTensors:
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Prepare to read tensor files in `directory`. If several files contain a box, the first of them is used."""
+        """Prepare to read tensor files in `directory`. If several files contain the same box, the first is used."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}
@@ -97,7 +97,7 @@ class StoredTensors:
         return extent
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
-        """Yield the stored pieces of the box `wanted`. Each has its position in the box and one array per kind.
+        """Yield the stored pieces of the box `wanted`: for each piece, its position in the box and one array per kind.
 
         Raises:
             OSError: a file cannot be read.

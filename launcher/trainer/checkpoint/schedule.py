@@ -50,7 +50,7 @@ class SaveSchedule:
         return float(signal.SIGUSR1 in self._asked or is_time), float(signal.SIGTERM in self._asked)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
-        """Decide whether to save and to stop after a step, given the sums of all ranks' votes. Call once per step."""
+        """Decide whether to save and to stop after a step. `votes` are sums over all ranks. Call this once per step."""
         config = self._config
         if not config.is_on:
             return Due()

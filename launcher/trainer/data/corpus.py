@@ -88,7 +88,7 @@ def _makes_files(world: World) -> bool:
 def _obtain(
     settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
-    """Return the token ids of the texts at `paths`, the tokenizer with its path, and the digest of the first text."""
+    """Tokenize the texts at `paths`. Return the ids, the tokenizer, its path, and the digest of the first text."""
     makes_files, beside, normalise = _makes_files(world), splits.train.parent, settings.data.normalise
 
     # 1. All servers must have the same text. One rank per server reads it.
@@ -118,7 +118,7 @@ def _obtain(
 
 
 def held_out(pair_count: int) -> int:
-    """Return how many of the last pairs are held out for validation if the corpus has no validation split."""
+    """Return the number of pairs to hold out for validation, from the end of a corpus without a validation split."""
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 

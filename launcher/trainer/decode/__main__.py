@@ -98,7 +98,7 @@ class _Decoder:
         self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
 
     def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
-        """Translate `lines`, which follow the first `before` lines of a file. Return empty text for blank lines."""
+        """Translate `lines`, the lines of a file after the first `before` ones. Return empty text for blank lines."""
         options, sentences = self._options, [line if line.strip() else "" for line in lines]
         how = Search(options.beam, options.alpha)
         found = self._translator.translate(sentences, how, batch_tokens=options.batch_tokens)

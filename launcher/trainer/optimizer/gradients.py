@@ -138,7 +138,7 @@ class Gradients:
                 self._passes_left[self._layout.group_of[self._awaited]] += 1
 
     def reduce(self) -> None:
-        """Sum the gradients over the data-parallel ranks, and keep this rank's slices. Blocks until all call it."""
+        """Sum gradients over the data-parallel ranks, and keep this rank's slices. Blocks until they all call it."""
         for view in self._unfilled.values():  # backward has not reached these parameters
             view.zero_()
         if self._dp.size == 1:
@@ -156,7 +156,7 @@ class Gradients:
             barrier(self._dp)  # other ranks may still read this rank's gradients
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the gradient of `part`, summed over the data-parallel ranks, as a single piece."""
+        """Return the gradient of `part`, summed over the data-parallel ranks, as a list with one element."""
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def add_awaited(self, gradient: Tensor) -> None:

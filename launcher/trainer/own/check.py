@@ -122,7 +122,7 @@ def _of_trial(
     *,
     is_evaluated: bool,
 ) -> str:
-    """Compare the losses of a copy of the network in `dtype`. If that fails, use the network's own dtype."""
+    """Compare the losses of a copy of the network in `dtype`. If this raises, repeat it in the network's own dtype."""
     try:
         trial = copied(network, dtype, noise)
         turn_off_dropout(trial, with_norms=how.keeps_norms)

@@ -77,7 +77,7 @@ class _Tracer(fx.Tracer):
 
 
 def variable_names(name: str, count: int) -> tuple[str, ...]:
-    """Return names for the `count` inputs that a network takes as `*name`."""
+    """Return `count` names, for the inputs that a network takes as `*name`."""
     return tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 

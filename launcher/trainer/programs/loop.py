@@ -176,7 +176,7 @@ def _run_steps(
 
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
-    """Return the state of early stopping. If the resumed training was not validated after `step`, validate it now."""
+    """Return the state of early stopping. If a resumed training was not validated after `step`, validate it now."""
     stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
     if stopping.validations.is_due:
         loss = _validated(program, metrics, step)
@@ -255,7 +255,7 @@ class StepProfiler:
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Count a step. Start or end the trace if its first or last step is reached. Return a log line or ""."""
+        """Count a step. Start the trace at its first step, and end it at its last. Return a log line or ""."""
         if not self._left:
             return ""
         if self._path is None:

@@ -123,7 +123,7 @@ class Saving:
             end_by_sigterm()
 
     def record_validation(self, loss: float | None, validations: Validations) -> None:
-        """Add a validation loss to the checkpoint that this run resumed from, if this run also wrote it."""
+        """Add a validation loss to the checkpoint that the training resumed from, unless another run wrote it."""
         if self._resumed is None or not self._program.world.is_first:
             return
         try:

@@ -80,7 +80,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Create the writer. Exactly one rank sets `writes`. All other ranks write records only when `saved` is called.
+        """Create the writer. `writes` is True on one rank. The other ranks write records only when `saved` is called.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
@@ -133,7 +133,7 @@ class Metrics:
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
-        """Record the measured and predicted fraction of time for which each stage is busy in the steps up to `step`."""
+        """Record the fraction of time that each stage is busy, measured and predicted, for the steps up to `step`."""
         if self._writes:
             self.flush()
             self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))

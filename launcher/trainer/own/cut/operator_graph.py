@@ -186,7 +186,7 @@ class _Trace:
         )
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        """Record the operators of a call and return its result, which is a Value or a known number or shape."""
+        """Record the operators of a call. Return its result: a Value, or a number or shape that tracing knows."""
         arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         if "input" in options:  # always the first argument of torch's functions
             arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
@@ -230,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Make later calls use `value` for a tensor that was changed in place. Raise if it is an input or a view.
+        """Make later calls use `value` for a tensor changed in place. Raise if the tensor is an input or a view.
 
         After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
         """

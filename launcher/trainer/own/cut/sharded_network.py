@@ -230,7 +230,7 @@ class ShardedNetwork(nn.Module):
         yield from seen.items()
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
-        """Return the process groups that sum gradients, and the parameters of each group."""
+        """Return each process group that sums gradients, with the parameters that it sums them for."""
         found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
         axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters

@@ -78,7 +78,7 @@ class _Layers(nn.Module):
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return the random bits that `begin` has set, or else new ones. Return None if nothing is dropped."""
+        """Return the random bits that `begin` has set, or draw new bits. Return None if nothing is dropped."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]

@@ -112,7 +112,7 @@ class DividedNetwork:
         return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
-        """Return the divisors of each CrossEntropyLoss by path. A divisor is the sum of a mask over the full batch.
+        """Return the divisors of each CrossEntropyLoss, by module path: the sums of its masks over the full batch.
 
         `step` None stands for evaluation mode, in which the calls may differ.
         """
@@ -183,7 +183,7 @@ class DividedNetwork:
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the loss masks by mode: True for training, False for evaluation. Unknown masks are None."""
+        """Return the loss masks for training (key True) and for evaluation (key False). Unknown masks are None."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -229,7 +229,7 @@ class DividedNetwork:
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
-        """Return the loss of some rows of `batch`, normalised by the loss masks of the full batch as in training."""
+        """Return the loss of some rows of `batch`, normalised as in training: by the loss masks of the full batch."""
         masks = self._masks[network.training]
         if masks is not None and batch is not None:
             share = len(inputs[0]) / len(batch[0])
