@@ -242,6 +242,9 @@ def _fail(error: OSError) -> int:
     if error.errno == errno.EMFILE:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         say(f"hint: raise the limit on open files with `ulimit -n`; it is {limit}")
+    if error.errno == errno.EAGAIN:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        say(f"hint: raise the limit on processes and threads of a user with `ulimit -u`; it is {limit}")
     return EXIT_FAILURE
 
 
