@@ -118,7 +118,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the position of each box of each parameter. If several files contain a box, the first file is used."""
+    """Return the stored boxes of each parameter, with their files. If several files contain a box, use the first file."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]

@@ -99,7 +99,7 @@ class Outcome:
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True, is_left_out: bool = False) -> None:
-        """Record a verdict, decide whether to restart the ranks, and end the ranks."""
+        """Record a verdict, end the ranks, and decide whether to start them again."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
         if found.verdict.is_loss and self.lost and self._setup.supervision.elastic is not None:

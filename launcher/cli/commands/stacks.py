@@ -61,7 +61,7 @@ class Seen:
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
 @click.option("--rank", "ranks", metavar="LIST", help="Show only these ranks, for example 0,3-5.")
 @click.option(
-    "--full", is_flag=True, help="Show all frames, and all threads of one rank in each group of equal stacks."
+    "--full", is_flag=True, help="Show all frames, and one rank's threads for each group of identical stacks."
 )
 @json_option
 @active_run_argument

@@ -181,7 +181,7 @@ class Writer:
         self.put(self._format.end())
 
     def flush_late(self) -> None:
-        """Write the current batch if it has waited for some time, because finding the next line may take long."""
+        """Write the current batch if it has waited too long. The next line may not be found soon."""
         if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
             self._flush()
 

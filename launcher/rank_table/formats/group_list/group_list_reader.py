@@ -103,13 +103,13 @@ _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "
 
 
 def read_lab(document: Fields, shapes: Shapes) -> Table:
-    """Read a rank table in the legacy-lab format, and record structural errors in `shapes`."""
+    """Read a rank table in the legacy-lab format, and add its structural errors to `shapes`."""
     named = CHIP_INFOS.get(text_at(document, "chip_info") or "", "auto")
     return replace(_read(_LAB, document, shapes), chip=CHIPS[named])
 
 
 def read_cloud(document: Fields, shapes: Shapes) -> Table:
-    """Read a rank table in the legacy-cloud format, which lists no ranks, and record structural errors in `shapes`."""
+    """Read a rank table in the legacy-cloud format, which lists no ranks, and add its structural errors to `shapes`."""
     return _read(_CLOUD, document, shapes)
 
 

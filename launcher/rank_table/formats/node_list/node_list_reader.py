@@ -64,7 +64,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Read a v1.1 rank table, and record structural errors in `shapes`."""
+    """Read a v1.1 rank table, and add its structural errors to `shapes`."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)

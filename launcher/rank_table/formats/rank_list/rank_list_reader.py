@@ -73,7 +73,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Read a v2.0 rank table, and record structural errors in `shapes`."""
+    """Read a v2.0 rank table, and add its structural errors to `shapes`."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)

@@ -84,7 +84,7 @@ class PodServerShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Read a v1.0 or v1.2 rank table, and record structural errors in `shapes`.
+    """Read a v1.0 or v1.2 rank table, and add its structural errors to `shapes`.
 
     If the table has another format's list, a rule about versions reports that.
     """
