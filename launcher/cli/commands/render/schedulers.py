@@ -216,7 +216,7 @@ def check_time_limit(text: str, warn_before_s: int) -> None:
         limit_s = seconds_of(text)
     except ValueError:
         raise UsageError(
-            f"--time-limit {text!r} is not a valid Slurm time", hint="use a number of minutes, or a time such as 36:00:00"
+            f"--time-limit {text!r} is not a valid Slurm time", hint="use minutes, or a time such as 36:00:00"
         ) from None
     if limit_s and limit_s <= warn_before_s + SLURM_IS_EARLY_S:
         raise UsageError(
