@@ -87,7 +87,7 @@ class Registration:
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
-        """Return an error if a server does not share the run directory, which elastic runs require, else None."""
+        """Return an error if a server does not share the run directory, else None. Elastic runs require a shared directory."""
         for index, ready in self._ready.items():
             if not ready.shares_files:
                 return UsageError(

@@ -98,7 +98,7 @@ def convert_cluster(
     for key in sorted(keys - KNOWN_KEYS):
         question = did_you_mean(near(key[:40], [*KNOWN_KEYS, _SUPER_POD_NAME], limit=1))
         hint = question or f"give an optional key, such as {_SUPER_POD_NAME}, device_ip or level_list"
-        raise UsageError(f"--drop {key[:40]}: not an optional key of rank tables", hint=hint)
+        raise UsageError(f"--drop {key[:40]}: rank tables have no optional key with this name", hint=hint)
     cluster = without(cluster, keys)
     held = held_keys(cluster)
     homeless = [key for key in held if key not in target.keys]

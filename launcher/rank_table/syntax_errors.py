@@ -29,7 +29,7 @@ class Remedy(Enum):
 
 
 def remedy(text: str, at: int, opened: str) -> Remedy | None:
-    """Return the way to repair the bracket at `at`, which does not match the last open bracket in `opened`.
+    """Return a hint to repair the bracket at position `at`. It does not match the last open bracket in `opened`.
 
     Returns None if no change makes the rest of the text match. Reads the rest up to a bracket that cannot match.
 
@@ -43,7 +43,7 @@ def remedy(text: str, at: int, opened: str) -> Remedy | None:
 
 
 def _match(text: str, at: int, opened: str) -> bool:
-    """Return True if the brackets from `at` on match each other and close all brackets in `opened`."""
+    """Return True if the brackets starting at position `at` match, and close all open brackets in `opened`."""
     left = list(opened)
     for found in _BRACKET.finditer(text, at):
         bracket = found[1]

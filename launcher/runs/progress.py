@@ -35,7 +35,7 @@ class State(str, Enum):
 
     @property
     def going_on(self) -> bool:
-        """True if processes of the run are alive, as far as is known."""
+        """True if processes of the run are known to be alive."""
         return not self.over and self not in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}
 
     @property

@@ -173,7 +173,7 @@ class RunStatusReader:
         self._part = _part(run_dir)
 
     def look(self) -> RunState:
-        """Return the state of the run. It never blocks and raises no errors for file content.
+        """Return the state of the run. This function never blocks, and never raises an error for invalid files.
 
         Files are read again after the processes were checked, because a process that has ended has written everything.
         """

@@ -190,7 +190,7 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
 
 
 def give_defaults(context: click.Context, name: str, command: click.Command, place: ProjectPlace) -> None:
-    """Set the defaults of a command from the project file."""
+    """Set the default options of a command to the values in the project file."""
     if name in TAKES_NONE:
         return
     if PROJECT_FILE not in context.meta:

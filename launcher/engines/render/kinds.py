@@ -83,7 +83,7 @@ def no_equals_sign_in_program(job: Job) -> None:
     if "=" in job.command[0]:
         raise UsageError(
             f"{job.command[0]!r}: `env` would read the program as a variable, because the name contains '='",
-            hint="start the program from a link or script without '=' in the name",
+            hint="start the program from a link or script that has no '=' in its name",
         )
 
 

@@ -239,6 +239,6 @@ class _Question:
 
 
 def _busy_with_signal(pid: int) -> bool:
-    """Return True if the signal for stacks is pending or blocked. It is blocked while its handler runs."""
+    """Return True if the signal that requests stacks is pending or blocked. The signal is blocked while its handler runs."""
     fields = status(pid)
     return any(int(fields.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in ("SigPnd", "ShdPnd", "SigBlk"))
