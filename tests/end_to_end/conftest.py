@@ -136,7 +136,16 @@ def small_text(tmp_path_factory):
         pairs = [line.split("\t") for line in islice(packed, 240)]
     (directory / "fr").write_text("".join(f"{french}\n" for french, _ in pairs), encoding="utf-8")
     (directory / "en").write_text("".join(english for _, english in pairs), encoding="utf-8")
-    texts = ("--fr", directory / "fr", "--en", directory / "en", "--split", "train", "--output", directory / "text")
+    texts = (
+        "--source",
+        directory / "fr",
+        "--target",
+        directory / "en",
+        "--split",
+        "train",
+        "--output",
+        directory / "text",
+    )
     done = tlaunch("data", "preprocess", *texts)
     assert done.returncode == 0, done.stderr
     return directory / "text"
