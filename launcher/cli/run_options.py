@@ -131,8 +131,8 @@ class RunOptions:
 
     @property
     def data_paths(self) -> tuple[Path, ...]:
-        """The absolute paths of --data, or of --source and --target. Empty if none is given."""
-        return tuple(path.absolute() for path in (self.data, self.source, self.target) if path is not None)
+        """The path of --data, or the paths of --source and --target. Empty if none is given."""
+        return tuple(path for path in (self.data, self.source, self.target) if path is not None)
 
     @property
     def port_by_hand(self) -> int:
@@ -153,9 +153,9 @@ def check_options(options: RunOptions) -> None:
     for both in filter(contradictory.get, contradictory):
         raise UsageError(f"{both} cannot be combined", hint="give one of them")
     if (options.source is None) != (options.target is None):
-        given, other = ("--target", "--source") if options.source is None else ("--source", "--target")
+        one, other = ("--target", "--source") if options.source is None else ("--source", "--target")
         raise UsageError(
-            f"{given} needs {other}", hint=f"add {other} FILE; line N of one file must translate line N of the other"
+            f"{one} needs {other}", hint=f"add {other} FILE; line N of one file must translate line N of the other"
         )
     if options.json and not options.dry_run:
         raise UsageError("--json needs --dry-run", hint="add --dry-run")

@@ -108,8 +108,9 @@ def _two_files(files: Sequence[Path], languages: Languages) -> Splits:
     for file in files:
         if not file.is_file():
             raise UnreadableError(f"{file}: file not found", hint="give two text files that are aligned by line")
-    source, target = (code or language_of_text(file) for code, file in zip(languages, files, strict=True))
-    return Splits(PairText(*files), languages=(source, target))
+    source, target = files
+    known = (languages[0] or language_of_text(source), languages[1] or language_of_text(target))
+    return Splits(PairText(source, target), languages=known)
 
 
 def choose_languages(known: Collection[Languages], wanted: Languages, what: str) -> Languages:

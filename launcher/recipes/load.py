@@ -68,9 +68,9 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
     """Convert the recorded `sections` of a training to settings. `where` names the record in error messages."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
-    earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
+    earlier: dict[str, Any] = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
     if (direction := recorded.pop(DIRECTION, None)) is not None:
-        earlier |= zip(("data.source_language", "data.target_language"), str(direction).split("_"), strict=False)
+        earlier["data.source_language"], _, earlier["data.target_language"] = str(direction).partition("_")
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 

@@ -36,7 +36,7 @@ def resolve_checkpoint(
     the newest checkpoint has another program or other settings.
     """
     if options.resume == AUTO:
-        data = " ".join(map(str, options.data_paths))
+        data = " ".join(str(path.absolute()) for path in options.data_paths)
         fitting = (
             (index.step, found)
             for found, index in _indexed(options.runs_dir)

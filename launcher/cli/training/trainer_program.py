@@ -82,8 +82,8 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     if needs_data or data:
         recipe.check_data(settings, data)
         settings = recipe.with_data(settings, data)
-    for name, path in (("--data", options.data), ("--source", options.source), ("--target", options.target)):
-        argv += [] if path is None else [name, str(path.absolute())]
+    for name, file in (("--data", options.data), ("--source", options.source), ("--target", options.target)):
+        argv += [] if file is None else [name, str(file.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
         begins = "from the beginning" if options.resume is None else "from the checkpoint of --resume"
         saves = "to resume from the last step, save checkpoints with --set checkpoint.every_steps=N"

@@ -78,7 +78,12 @@ def open_corpus(settings: TransformerSettings, world: World, data: Sequence[Path
         digest=digest,
         origin=f"{splits.train}, {direction_of(splits.languages)}, "
         f"{len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
-        remarks=list(_remarks(pair_texts, stored, train, settings)) if world.is_first else [],
+        remarks=[
+            *_remarks(pair_texts, stored, train, settings),
+            *vocabulary_warnings(tokenizer.size, settings.model.vocabulary_size, len(train)),
+        ]
+        if world.is_first
+        else [],
     )
 
 
@@ -198,4 +203,18 @@ def _remarks(
         yield (
             f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "
             f"data.target_length = {settings.data.target_length} tokens"
+        )
+
+
+def vocabulary_warnings(tokens: int, rows: int, pair_count: int) -> Iterator[str]:
+    """Yield a warning if the tokenizer has far fewer tokens than the model has rows, or more tokens than there are pairs."""
+    if 2 * tokens <= rows:
+        yield (
+            f"warning: model.vocabulary_size = {rows}, but the text has only {tokens} different tokens; "
+            f"the other rows are never trained; use --set model.vocabulary_size={tokens}"
+        )
+    elif tokens > pair_count:
+        yield (
+            f"warning: {tokens} tokens are too many for {pair_count} training pairs, since most of them are rare; "
+            f"try --set model.vocabulary_size={max(500, tokens // 2)}"
         )
