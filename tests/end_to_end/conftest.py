@@ -47,7 +47,8 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 def environment(changes):
     """Nothing of another job, and the commands of this Python first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
-    return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
+    own = {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "TLAUNCH_CACHE_DIR": os.environ["TLAUNCH_CACHE_DIR"]}
+    return {**inherited, **own, "OMP_NUM_THREADS": "1", **changes}
 
 
 def kill_all(pids):

@@ -77,8 +77,9 @@ Examples:
   tlaunch evaluate runs/RUN --source test.en.gz --reference test.fr.gz --json
   tlaunch evaluate model/ --source test.en --reference test.fr --output test.out
 
-Both files are normalised like the training text (data.normalise). The scores
-come from sacrebleu and are printed with its signatures:
+The source is normalised like the training text (data.normalise). The scores
+come from sacrebleu and are printed with its signatures. BLEU and chrF equal
+those of the command `sacrebleu` on the same files:
 
 \b
   BLEU             cased text, tokenized for the target language as sacrebleu

@@ -21,7 +21,7 @@ import torch
 
 from launcher.core.errors import EXIT_OK, TlaunchError
 from launcher.corpus.corpus_files import direction_of
-from launcher.corpus.text_files import normalised, read_lines
+from launcher.corpus.text_files import read_lines
 from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.checkpoint.foreign.progress import Progress, report
 from launcher.trainer.decode.beam import Search
@@ -94,8 +94,6 @@ class _Decoder:
         hypotheses: list[str] = []
         for lines in _groups(sources):
             hypotheses += [each.text for each in self._translated(lines, str(self._options.source), len(hypotheses))]
-        if self._data.normalise:
-            references = [normalised(text) for text in references]
         scores = all_scores(hypotheses, references, self._options.target_language or self._data.target_language)
         self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
 
