@@ -253,6 +253,15 @@ def test_empty_and_long_pairs_are_told(path):
     assert f"of {len(corpus.train)} training pairs are cut to data.source_length = 6 and" in corpus.remarks[1]
 
 
+@pytest.mark.parametrize(("rows", "is_warned"), [(340, False), (2000, True)])
+def test_a_vocabulary_out_of_proportion_to_the_text_is_warned_of(path, rows, is_warned):
+    corpus = corpus_of(path, f"model.vocabulary_size={rows}")
+    warnings = [line for line in corpus.remarks if line.startswith("warning: ")]
+    assert [f"use --set model.vocabulary_size={corpus.tokenizer.size}" in line for line in warnings] == [
+        True
+    ] * is_warned
+
+
 def test_without_a_split_the_last_pairs_are_held_out(path):
     write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
     corpus = corpus_of(path, "data.target_length=2")

@@ -39,7 +39,7 @@ class Corpus:
     tokenizer: Tokenizer
     digest: str  # of the training text
     origin: str  # description of the source of the data, one line
-    remarks: list[str]  # one line about left-out pairs, and one about truncated pairs
+    remarks: list[str]  # lines about left-out pairs, truncated pairs, and a vocabulary that is far too large
 
 
 def open_corpus(settings: TransformerSettings, world: World, data: Sequence[Path]) -> Corpus:
@@ -78,12 +78,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Sequence[Path
         digest=digest,
         origin=f"{splits.train}, {direction_of(splits.languages)}, "
         f"{len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
-        remarks=[
-            *_remarks(pair_texts, stored, train, settings),
-            *vocabulary_warnings(tokenizer.size, settings.model.vocabulary_size, len(train)),
-        ]
-        if world.is_first
-        else [],
+        remarks=list(_remarks(pair_texts, stored, train, tokenizer, settings)) if world.is_first else [],
     )
 
 
@@ -193,7 +188,11 @@ def _showcase(
 
 
 def _remarks(
-    pair_texts: list[PairText], stored: list[StoredTokens], train: TokenizedPairs, settings: TransformerSettings
+    pair_texts: list[PairText],
+    stored: list[StoredTokens],
+    train: TokenizedPairs,
+    tokenizer: Tokenizer,
+    settings: TransformerSettings,
 ) -> Iterator[str]:
     for text, tokens in zip(pair_texts, stored, strict=True):
         if empty := tokens.index.empty_count:
@@ -204,17 +203,8 @@ def _remarks(
             f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "
             f"data.target_length = {settings.data.target_length} tokens"
         )
-
-
-def vocabulary_warnings(tokens: int, rows: int, pair_count: int) -> Iterator[str]:
-    """Yield a warning if the tokenizer has far fewer tokens than the model has rows, or more tokens than there are pairs."""
-    if 2 * tokens <= rows:
+    if 2 * tokenizer.size <= (rows := settings.model.vocabulary_size):
         yield (
-            f"warning: model.vocabulary_size = {rows}, but the text has only {tokens} different tokens; "
-            f"the other rows are never trained; use --set model.vocabulary_size={tokens}"
-        )
-    elif tokens > pair_count:
-        yield (
-            f"warning: {tokens} tokens are too many for {pair_count} training pairs, since most of them are rare; "
-            f"try --set model.vocabulary_size={max(500, tokens // 2)}"
+            f"warning: model.vocabulary_size = {rows}, but the text has only {tokenizer.size} different tokens, so the other "
+            f"rows are never trained; use --set model.vocabulary_size={tokenizer.size}"
         )
