@@ -136,7 +136,7 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
 
 
 def check_data(settings: Resnet50Settings, data: Sequence[Path]) -> None:
-    """Raise UsageError if not one directory is given, or if its CIFAR-10 files contain too few images for a batch.
+    """Raise UsageError unless one directory is given, and its CIFAR-10 files contain enough images for a batch.
 
     Raises UnreadableError as `find_images` does.
     """

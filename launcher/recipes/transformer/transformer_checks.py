@@ -87,7 +87,7 @@ def check_data(settings: TransformerSettings, data: Sequence[Path]) -> None:
     if (count := count_first_pairs(splits.train, size)) < size:
         raise UsageError(
             f"{splits.train}: {count} training pairs do not fill one batch of {size}",
-            hint=f"use `--set train.batch_size={count}`, or provide more pairs",
+            hint="reduce `train.batch_size`, or provide more pairs",
         )
 
 

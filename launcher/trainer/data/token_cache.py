@@ -2,8 +2,8 @@
 
 The user's cache directory contains:
 
-tokens-<digest>/      digest of text, tokenizer and format, so it is never stale; independent of truncation lengths
-digest-<digest>.json  digest of a file's path; contains the digest of the file, valid while the file is unchanged
+    tokens-<digest>/      digest of text, tokenizer and format, so it is never stale; independent of truncation lengths
+    digest-<digest>.json  digest of a file's path; contains the digest of the file, valid while the file is unchanged
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _stamp_of(path: Path) -> Stamp:
             return stamp
     digested = replace(found, digest=content_digest(path))
     if time.time_ns() - found.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == found:
-        with suppress(OSError):  # computed again the next time
+        with suppress(OSError, UnreadableError):  # computed again the next time
             write_text(writable_cache_dir() / name, json.dumps(encode(digested)))
     return digested
 

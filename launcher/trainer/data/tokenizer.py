@@ -11,7 +11,7 @@ import sentencepiece
 
 from launcher.core.atomic import replacing
 from launcher.core.errors import UsageError
-from launcher.core.resources import writable_cache_dir
+from launcher.core.resources import cache_dir, writable_cache_dir
 from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
 RECIPE = "bpe-2"  # part of the cached file's name; change it when the training below changes
@@ -55,7 +55,7 @@ def obtain_tokenizer(
         UnreadableError: the user's cache directory is not writable.
     """
     key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}/{digest}".encode())
-    path = writable_cache_dir() / f"tokenizer-{key.hexdigest()[:16]}.model"
+    path = cache_dir() / f"tokenizer-{key.hexdigest()[:16]}.model"
     if path.is_file():
         serialized = path.read_bytes()
         try:
@@ -64,6 +64,7 @@ def obtain_tokenizer(
             print(f"{path} is damaged and is not used", flush=True)
         else:
             return serialized, path
+    writable_cache_dir()  # checked before the training, which may take minutes
     serialized = train_tokenizer(sentences(), vocabulary_size)
     with replacing(path) as aside:
         aside.write_bytes(serialized)
