@@ -20,6 +20,7 @@ SAME_SETTINGS: Mapping[str, tuple[str, ...] | None] = {
 }
 FREE_SETTINGS = frozenset(("model", name) for name in ("dropout", "attention_dropout", "activation_dropout"))
 NAMED_SETTINGS = ("train.precision",)
+LANGUAGES = frozenset(("data", name) for name in ("source_language", "target_language"))  # "" is unknown
 # A checkpoint without these is from a version with another default. Its tokenizer shows whether the text is the same.
 LATER_SETTINGS = frozenset({("data", "normalise")})
 _NONE: Mapping[str, Mapping[str, Any]] = {}
@@ -45,7 +46,9 @@ def differing_settings(
         theirs = {**encode(known), **index.settings.get(section, {})}
         for name in names or ours:
             is_of_both = name in ours and name in theirs
-            if (section, name) not in FREE_SETTINGS and is_of_both and theirs[name] != encode(ours[name]):
+            is_known = (section, name) not in LANGUAGES or "" not in {ours.get(name), theirs.get(name)}
+            is_compared = (section, name) not in FREE_SETTINGS and is_known
+            if is_compared and is_of_both and theirs[name] != encode(ours[name]):
                 yield f"{section}.{name}", theirs[name], ours[name]
     for dotted in NAMED_SETTINGS:
         section, _, name = dotted.partition(".")

@@ -35,6 +35,8 @@ OF_TRAINER = (
     "config",
     "settings",
     "data",
+    "source",
+    "target",
     "resume",
     "save_strategy",
     "profile",
@@ -85,6 +87,8 @@ class RunOptions:
     config: str | None = None
     settings: tuple[str, ...] = ()
     data: Path | None = None
+    source: Path | None = None  # with `target`, instead of `data`
+    target: Path | None = None
     resume: str | None = None
     save_strategy: bool = False
     profile: bool = False
@@ -126,6 +130,11 @@ class RunOptions:
         return self.engine in BRING_ALL
 
     @property
+    def data_paths(self) -> tuple[Path, ...]:
+        """The path of --data, or the paths of --source and --target. Empty if none is given."""
+        return tuple(path for path in (self.data, self.source, self.target) if path is not None)
+
+    @property
     def port_by_hand(self) -> int:
         """The coordinator's port if servers are started by hand: --coordinator-port or its default."""
         return self.coordinator_port or DEFAULT_COORDINATOR_PORT
@@ -138,9 +147,16 @@ def check_options(options: RunOptions) -> None:
         "--preload and --no-preload": options.preload is not None and options.no_preload,
         "--quiet and --verbose": options.quiet and options.verbose,
         "--detach and --dry-run": options.detach and options.dry_run,
+        "--data and --source": options.data is not None and options.source is not None,
+        "--data and --target": options.data is not None and options.target is not None,
     }
     for both in filter(contradictory.get, contradictory):
         raise UsageError(f"{both} cannot be combined", hint="give one of them")
+    if (options.source is None) != (options.target is None):
+        one, other = ("--target", "--source") if options.source is None else ("--source", "--target")
+        raise UsageError(
+            f"{one} needs {other}", hint=f"add {other} FILE; line N of one file must translate line N of the other"
+        )
     if options.json and not options.dry_run:
         raise UsageError("--json needs --dry-run", hint="add --dry-run")
     if options.command and (given := [flag(name) for name in OF_TRAINER if getattr(options, name)]):

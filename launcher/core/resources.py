@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import env
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -60,10 +60,20 @@ def state_dir() -> Path | None:
     return Path(base, "tlaunch") if base.startswith("/") else None
 
 
-def writable_dir(preferred: Path) -> Path:
-    """Return `preferred` if it is writable, or else the cache directory, which is created if it is missing."""
-    directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
-    directory.mkdir(parents=True, exist_ok=True)
+def writable_cache_dir() -> Path:
+    """Return the cache directory. Create it if it is missing. Raises UnreadableError if it is not writable."""
+    directory = cache_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror
+    else:
+        reason = None if os.access(directory, os.W_OK) else "it is not writable"
+    if reason is not None:
+        raise UnreadableError(
+            f"cannot use the cache directory {directory}: {reason}",
+            hint=f"set {env.TLAUNCH_CACHE_DIR} to a writable directory",
+        )
     return directory
 
 

@@ -29,12 +29,14 @@ class Recipe:
     name: str
     settings: type[Any]  # a dataclass of sections, including `train` and `parallel`
     check_layout: Callable[[Any, Layout], None]  # raises RefusedLayoutError
-    # Raises TlaunchError if the program cannot read `--data` (None without the option).
-    check_data: Callable[[Any, Path | None], None]
+    # Raises TlaunchError if the program cannot read its data: the paths of `--data`, or of `--source` and `--target`.
+    check_data: Callable[[Any, Sequence[Path]], None]
     program: str  # the trainer's module
     # Converts the requested layout to the program's layout; idempotent. For example, a program with operator strategies
     # uses all ranks as one model-parallel group.
     own_layout: Callable[[Any, Layout], Layout] = lambda _settings, layout: layout
+    # Completes settings that the user left to the data.
+    with_data: Callable[[Any, Sequence[Path]], Any] = lambda settings, _data: settings
     # Returns warnings for these settings on a layout that fits.
     notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
@@ -50,6 +52,7 @@ RECIPES = {
             settings=TransformerSettings,
             check_layout=transformer.check_layout,
             check_data=transformer.check_data,
+            with_data=transformer.with_data,
             program="launcher.trainer.programs.transformer",
             notes=transformer.notes,
         ),

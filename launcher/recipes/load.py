@@ -21,6 +21,7 @@ else:
 
 parse_toml = tomllib.loads
 MAX_BYTES = 16 << 20
+DIRECTION = "data.direction"  # recorded by tlaunch 0.2: "fr_en" or "en_fr"
 UNRECORDED = {"data.normalise": False}  # behaviour of versions that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
@@ -67,7 +68,9 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
     """Convert the recorded `sections` of a training to settings. `where` names the record in error messages."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
-    earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
+    earlier: dict[str, Any] = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
+    if (direction := recorded.pop(DIRECTION, None)) is not None:
+        earlier["data.source_language"], _, earlier["data.target_language"] = str(direction).partition("_")
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 

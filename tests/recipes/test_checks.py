@@ -86,10 +86,10 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
     settings = load_settings(TransformerSettings, None, [f"train.batch_size={batch}"])
     if is_refused:
         with pytest.raises(UsageError, match=f"3 training pairs do not fill one batch of {batch}"):
-            check_data(settings, pairs)
+            check_data(settings, [pairs])
     else:
-        check_data(settings, pairs)
-    check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), pairs)
+        check_data(settings, [pairs])
+    check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), [pairs])
 
 
 @pytest.mark.parametrize(("content", "message"), [
@@ -99,7 +99,7 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
 def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, message):
     (tmp_path / "train.de").write_bytes(content)
     with pytest.raises(UnreadableError, match=message):
-        check_data(TransformerSettings(), tmp_path / "train.de")
+        check_data(TransformerSettings(), [tmp_path / "train.de"])
 
 
 @pytest.mark.parametrize("content", [
@@ -107,4 +107,4 @@ def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, me
 ], ids=["one", "a filled one", "parts of gzip that end in a line", "many"])  # fmt: skip
 def test_of_data_the_beginning_is_looked_at(tmp_path, content):
     (tmp_path / "pairs").write_bytes(content)
-    check_data(load_settings(TransformerSettings, None, ["train.batch_size=1"]), tmp_path / "pairs")
+    check_data(load_settings(TransformerSettings, None, ["train.batch_size=1"]), [tmp_path / "pairs"])

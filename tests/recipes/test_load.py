@@ -33,9 +33,9 @@ def test_without_a_file_the_defaults_hold():
 
 def test_a_setting_overrides_the_file_which_overrides_the_default(config):
     recipe = load_settings(
-        TransformerSettings, config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"]
+        TransformerSettings, config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.source_language=en"]
     )
-    assert (recipe.model.heads, recipe.model.d_model, recipe.data.direction) == (2, 64, "en_fr")
+    assert (recipe.model.heads, recipe.model.d_model, recipe.data.languages) == (2, 64, ("en", ""))
 
 
 def test_switches_and_lists_are_settings_too(config):

@@ -56,10 +56,12 @@ def test_a_layout_that_fits_is_accepted(settings, layout):
 def test_data_must_be_whole_and_fill_a_batch(tmp_path):
     write_images(tmp_path)
     count = sum(COUNTS[:5])
-    assert check_data(settings_of(f"train.batch_size={count}"), tmp_path) is None
+    assert check_data(settings_of(f"train.batch_size={count}"), [tmp_path]) is None
     with pytest.raises(UsageError) as refusal:
-        check_data(settings_of(), tmp_path)
+        check_data(settings_of(), [tmp_path])
     assert f"{count} training images do not fill one batch of 32" in refusal.value.message
     assert f"train.batch_size={count}" in refusal.value.hint
     with pytest.raises(UnreadableError):
-        check_data(settings_of(), tmp_path / "nowhere")
+        check_data(settings_of(), [tmp_path / "nowhere"])
+    with pytest.raises(UsageError, match="two text files are given"):
+        check_data(settings_of(), [tmp_path, tmp_path])

@@ -341,7 +341,7 @@ def bleu_of(model, count):
     from launcher.trainer.saved import load_model
 
     network, settings, tokenizer = load_model(model)
-    pairs = read_pairs(find_splits(cached_sample(), "fr_en").valid)[:count]
+    pairs = read_pairs(find_splits([cached_sample()]).valid)[:count]
     found = Translator(network, tokenizer, settings.data).translate([source for source, _ in pairs], Search(beam=1))
     return bleu([each.text for each in found], [target for _, target in pairs]).score
 

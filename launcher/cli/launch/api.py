@@ -73,6 +73,8 @@ def launch(
     config: str | None = None,
     settings: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
+    source: str | os.PathLike[str] | None = None,
+    target: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     save_strategy: bool = False,
     profile: bool = False,
@@ -129,7 +131,7 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
-    for name in ("rank_table", "data", "resume", "runs_dir"):
+    for name in ("rank_table", "data", "source", "target", "resume", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))
             given[name] = path if name == "resume" else Path(path)

@@ -36,7 +36,7 @@ def resolve_checkpoint(
     the newest checkpoint has another program or other settings.
     """
     if options.resume == AUTO:
-        data = "" if options.data is None else str(options.data.absolute())
+        data = " ".join(str(path.absolute()) for path in options.data_paths)
         fitting = (
             (index.step, found)
             for found, index in _indexed(options.runs_dir)

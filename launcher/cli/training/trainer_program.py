@@ -58,7 +58,7 @@ def chosen_settings(options: RunOptions) -> tuple[str, ...]:
 def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
     """Check that recipe, layout and data fit together, and return the command of the bundled trainer.
 
-    If `needs_data` is false, --data is checked only if it is given.
+    If `needs_data` is false, training data is checked only if it is given.
     """
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
@@ -78,10 +78,12 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     for setting in chosen:
         argv += ["--set", setting]
     notes += recipe.notes(settings, layout)
-    if needs_data or options.data is not None:
-        recipe.check_data(settings, options.data)
-    if options.data is not None:
-        argv += ["--data", str(options.data.absolute())]
+    data = options.data_paths
+    if needs_data or data:
+        recipe.check_data(settings, data)
+        settings = recipe.with_data(settings, data)
+    for name, file in (("--data", options.data), ("--source", options.source), ("--target", options.target)):
+        argv += [] if file is None else [name, str(file.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
         begins = "from the beginning" if options.resume is None else "from the checkpoint of --resume"
         saves = "to resume from the last step, save checkpoints with --set checkpoint.every_steps=N"

@@ -5,6 +5,7 @@ The network is two matrix products with a ReLU between them. Defaults are the tu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -117,11 +118,11 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
         cutting_of(operators[name].expression, strategy, layout.mp, name)
 
 
-def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa: ARG001
+def check_data(settings: QuickstartSettings, data: Sequence[Path]) -> None:  # noqa: ARG001
     """Raise UsageError if `data` is given, because the network generates its own data."""
-    if data is not None:
-        message = f"--data {data}: the quickstart network generates its data from data.seed"
-        raise UsageError(message, hint="leave out `--data`")
+    if data:
+        message = f"{data[0]}: the quickstart network reads no data; it generates its data from data.seed"
+        raise UsageError(message, hint="leave out `--data`, `--source` and `--target`")
 
 
 def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:

@@ -5,6 +5,7 @@ Defaults are the tutorial's, except for a smaller image size that suits a CPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -134,19 +135,20 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
     _check_batch(settings, layout)
 
 
-def check_data(settings: Resnet50Settings, data: Path | None) -> None:
-    """Raise UsageError if no directory is given, or if its CIFAR-10 files contain too few images for a batch.
+def check_data(settings: Resnet50Settings, data: Sequence[Path]) -> None:
+    """Raise UsageError unless one directory is given, and its CIFAR-10 files contain enough images for a batch.
 
     Raises UnreadableError as `find_images` does.
     """
-    if data is None:
+    if len(data) != 1:
         hint = "use `--data DIR`; `tlaunch data sample --recipe resnet50 --output DIR` creates a small data set"
-        raise UsageError("ResNet-50 needs a directory of CIFAR-10 images, but none is given", hint=hint)
-    count = sum(file.count for file in find_images(data).train)
+        found = "two text files are" if data else "none is"
+        raise UsageError(f"ResNet-50 needs a directory of CIFAR-10 images, but {found} given", hint=hint)
+    count = sum(file.count for file in find_images(data[0]).train)
     batch_size = settings.train.batch_size
     if count < batch_size:
         raise UsageError(
-            f"{data}: {count} training images do not fill one batch of {batch_size}",
+            f"{data[0]}: {count} training images do not fill one batch of {batch_size}",
             hint=f"use `--set train.batch_size={count}`, or more images",
         )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
-from launcher.corpus.dataset import count_first_pairs, find_splits
+from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
+from launcher.corpus.sample import LANGUAGES
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
@@ -58,14 +60,27 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
         )
 
 
-def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Raise an error if `data` starts with malformed lines or has too few pairs. None means the packaged sample.
+def with_data(settings: TransformerSettings, data: Sequence[Path]) -> TransformerSettings:
+    """Return the settings with the languages of `data`. Without data, they are those of the packaged sample.
+
+    Raises the errors of `find_splits`.
+    """
+    chosen = settings.data.languages
+    source, target = (
+        find_splits(data, chosen).languages if data else choose_languages([LANGUAGES], chosen, "the built-in corpus")
+    )
+    own = dataclasses.replace(settings.data, source_language=source, target_language=target)
+    return dataclasses.replace(settings, data=own)
+
+
+def check_data(settings: TransformerSettings, data: Sequence[Path]) -> None:
+    """Raise an error if `data` starts with malformed lines or has too few pairs. No data means the packaged sample.
 
     Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits` and `count_first_pairs`.
     """
-    if data is None:
+    if not data:
         return
-    splits, train = find_splits(data, settings.data.direction), settings.train
+    splits, train = find_splits(data, settings.data.languages), settings.train
     if splits.valid is not None:
         count_first_pairs(splits.valid, 1)
     size = 1 if train.batch_tokens else train.batch_size

@@ -33,7 +33,7 @@ class Saving:
             settings=dataclasses.asdict(program.settings),
             layout=program.world.place.layout,
             text=program.digest,
-            data="" if files.data is None else str(files.data.absolute()),
+            data=" ".join(str(path.absolute()) for path in files.data),
             shapes=program.shapes,
             tokenizer=program.tokenizer,
             named=files.named,
