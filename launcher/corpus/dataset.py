@@ -213,7 +213,7 @@ def _columns(lines: Iterable[str], path: Path) -> Iterator[tuple[str, str]]:
         first, *others = line.split("\t")
         if len(others) != 1:
             raise UnreadableError(
-                f"{path}:{number}: {len(others)} tabs, but one tab must separate source and target",
+                f"{path}:{number}: found {len(others)} tabs, expected one tab between source and target",
                 hint="put one tab into each line, or give two files that are aligned by line: `--source FILE --target FILE`",
             )
         yield first, others[0]
@@ -238,7 +238,7 @@ def _without_markup(lines: Iterable[str], path: Path) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
             raise UsageError(
-                f"{path}:1: this is markup, not plain text: {line.strip()[:60]}",
+                f"{path}:1: expected plain text, found markup: {line.strip()[:60]}",
                 hint="convert SGML files with `tlaunch data preprocess`; their names must end in .sgm",
             )
         yield line
@@ -247,7 +247,7 @@ def _without_markup(lines: Iterable[str], path: Path) -> Iterator[str]:
 def _not_aligned(files: Sequence[Path], counts: Sequence[int]) -> RefusedError:
     (source, target), (sources, targets) = files, counts
     return RefusedError(
-        f"{source} has {sources} lines, but {target} has {targets}, so the lines cannot be matched",
+        f"the files have different numbers of lines: {source} has {sources} lines, but {target} has {targets}",
         hint="line N of one file must be the translation of line N of the other",
     )
 

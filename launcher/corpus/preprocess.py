@@ -99,7 +99,7 @@ def preprocess(
             raise RefusedError(
                 f"{source} and {target}: none of {sum(sieve.dropped.values())} pairs is left: "
                 + (_counts(sieve.dropped) or "both files are empty"),
-                hint="check that both files belong to the same set and have the same doc and seg ids"
+                hint="check that both files belong to the same data set and have the same doc and seg IDs"
                 if _is_sgm(source)
                 else None,
             )

@@ -112,7 +112,7 @@ def _obtain(
     for name in (tokens_name(digest, tokenizer, normalise=normalise) for digest in digests):
         if (found_tokens := find_tokens(name)) is None:
             raise UnreadableError(
-                f"{cache_dir() / name}: this rank does not find the token ids that this server's first rank wrote",
+                f"{cache_dir() / name}: this rank cannot find the token ids from the server's first rank",
                 hint="give all ranks of a server the same TLAUNCH_CACHE_DIR",
             )
         stored.append(found_tokens)
@@ -139,7 +139,7 @@ def training_sentences(text: PairText, *, holds_out: bool, normalise: bool = Tru
     pair_count -= held_out(pair_count) if holds_out else 0
     if not pair_count:
         raise UsageError(
-            f"{text}: the only pair is held out for validation, so no pair is left for training",
+            f"{text}: the only sentence pair is held out for validation, so no training data is left",
             hint="add pairs, or create a validation file with `tlaunch data preprocess --split valid`",
         )
     step = -(-pair_count // MAX_TOKENIZER_PAIRS)
