@@ -137,21 +137,18 @@ def _search(settings: TransformerSettings, unused: list[int]) -> dict[str, Any]:
 
 def _with_zero_start(weights: Mapping[str, Tensor], model: Transformer, length: int) -> dict[str, Tensor]:
     """Return the weights with a last token of zeros, and with the vector of BEGIN in a table of `length` positions."""
-    tables = {NAMES[name] for name in NAMES if name.endswith(".weight")}
-    padded = {
-        name: torch.cat([value, value.new_zeros(1, value.shape[1])] if name in tables else [value])
-        for name, value in weights.items()
-    }
+    tables = {NAMES[name] for name in NAMES if name.endswith(".weight")} & weights.keys()
+    padded = {name: torch.cat([weights[name], weights[name].new_zeros(1, weights[name].shape[1])]) for name in tables}
     start_1D = model.target_embedding(torch.tensor([[BEGIN]]))[0]
     others_TD = sinusoids(length, start_1D.shape[1], start_1D.device)[1:].to(start_1D.dtype)
     # The last token has no probability, so those of other tokens stay the same.
     bias_1V = start_1D.new_zeros(1, model.head.out_features + 1)
     bias_1V[0, -1] = -torch.inf
-    return {**padded, POSITIONS: torch.cat([start_1D, others_TD]), LOGITS_BIAS: bias_1V}
+    return {**weights, **padded, POSITIONS: torch.cat([start_1D, others_TD]), LOGITS_BIAS: bias_1V}
 
 
 def read_marian(path: Path, output: Path, progress: Progress) -> None:
-    """Atomically convert a MarianMTModel that `write_marian` wrote, perhaps trained on since, to a model directory.
+    """Atomically convert a MarianMTModel that `write_marian` wrote, possibly trained further, to a model directory.
 
     Raises UnreadableError if a file is missing or damaged, RefusedError if the model was changed otherwise, UsageError
     if its settings are of another version, and OSError if `output` exists, or for example the disk is full.
