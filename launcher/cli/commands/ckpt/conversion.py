@@ -140,8 +140,10 @@ def import_(*, path: Path, form: str, like: str | None, step: int | None, output
     if path.is_dir() and form == MINDSPORE:
         raise UsageError(f"{path} is a directory, but a MindSpore checkpoint is a file", hint=f"use --format {DCP}")
     if path.is_file() and form != MINDSPORE:
-        saving = "torch.distributed.checkpoint saves" if form == DCP else "transformers saves"
-        raise UsageError(f"{path} is a file, but {saving} to a directory", hint=f"use --format {MINDSPORE}")
+        raise UsageError(
+            f"{path} is a file, but --format {form} reads a directory",
+            hint=f"give a directory, or use --format {MINDSPORE}",
+        )
     if form == TRANSFORMERS:
         if like is not None or step is not None:
             raise UsageError(
