@@ -54,6 +54,7 @@ NAMES = {
     "query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "out_proj",
     "feed_forward_norm": "final_layer_norm", "expand": "fc1", "contract": "fc2",
 }  # fmt: skip
+CTRANSLATE2_POSITIONS = 1024  # its default limit of a source; that of a translation is 256
 SHOWN = 5  # faults in a message
 
 
@@ -85,8 +86,9 @@ def write_marian(path: Path, output: Path, progress: Progress, *, for_ctranslate
     """
     model, settings, tokenizer = load_model(path)
     tokens, fields = token_names(tokenizer, settings.model.vocabulary_size), architecture(settings)
-    weights = {marian_name(name, settings.model): value for name, value in model.named_parameters()}
+    weights: dict[str, Tensor] = {marian_name(name, settings.model): value for name, value in model.named_parameters()}
     if for_ctranslate2:
+        fields["max_position_embeddings"] = max(fields["max_position_embeddings"], CTRANSLATE2_POSITIONS)
         weights = _with_zero_start(weights, model, fields["max_position_embeddings"])
         tokens = [unused_name(PAD), *tokens[1:], tokens[PAD]]
         fields |= dict.fromkeys(("vocab_size", "decoder_vocab_size"), len(tokens))
@@ -142,7 +144,7 @@ def _with_zero_start(weights: Mapping[str, Tensor], model: Transformer, length: 
     start_1D = model.target_embedding(torch.tensor([[BEGIN]]))[0]
     others_TD = sinusoids(length, start_1D.shape[1], start_1D.device)[1:].to(start_1D.dtype)
     # The last token has no probability, so those of other tokens stay the same.
-    bias_1V = start_1D.new_zeros(1, model.head.out_features + 1)
+    bias_1V = start_1D.new_zeros(1, len(next(iter(padded.values()))))
     bias_1V[0, -1] = -torch.inf
     return {**weights, **padded, POSITIONS: torch.cat([start_1D, others_TD]), LOGITS_BIAS: bias_1V}
 
