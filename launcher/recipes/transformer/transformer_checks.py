@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedError, RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
 from launcher.corpus.sample import LANGUAGES
@@ -15,6 +15,8 @@ from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
 from launcher.recipes.transformer.transformer_settings import FALLING, TransformerSettings, TransformerTrainConfig
 
+# The only values that transformers' MarianMTModel computes.
+MARIAN = {"norm": "post", "positions": "sinusoidal"}
 MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by cost
 
 
@@ -126,6 +128,17 @@ def notes(settings: TransformerSettings, layout: Layout) -> tuple[str, ...]:
 
 def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
     return 1 - sum(predicted_busy(settings, layout.pp, layout.micro_batches)) / layout.pp
+
+
+def check_counterparts(settings: TransformerSettings, where: str) -> None:
+    """Raise RefusedError if MarianMTModel has no counterpart of a setting. `where` names the model in the message."""
+    values = {name: getattr(settings.model, name) for name in MARIAN}
+    if lacking := [f"model.{name} = {value}" for name, value in values.items() if value != MARIAN[name]]:
+        needed = " ".join(f"--set model.{name}={value}" for name, value in MARIAN.items() if values[name] != value)
+        raise RefusedError(
+            f"{where}: MarianMTModel of transformers has no counterpart of {' and '.join(lacking)}",
+            hint=f"train a model with `{needed}`",
+        )
 
 
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:

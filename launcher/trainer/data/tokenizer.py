@@ -30,6 +30,11 @@ class Tokenizer:
         """The number of token ids, which is at most the requested vocabulary size."""
         return int(self._processor.vocab_size())
 
+    @property
+    def pieces(self) -> list[str]:
+        """The text of each token id."""
+        return [self._processor.id_to_piece(number) for number in range(self.size)]
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each sentence, without BEGIN and END."""
         return self._processor.encode(list(sentences), num_threads=1)
