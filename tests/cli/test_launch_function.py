@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 import tlaunch
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.preload.call_function import open_own
+from tests.conftest import file_size_limit
 
 ROOT = Path(__file__).parents[2]
 
@@ -188,6 +189,11 @@ def test_what_does_not_fit_is_refused_before_the_start(launch, tmp_path, argumen
         launch(*arguments, **options)
     assert caught.value.hint
     assert not (tmp_path / "runs").exists()
+
+
+def test_arguments_that_do_not_fit_on_the_disk_are_refused(launch):
+    with file_size_limit(1000), pytest.raises(UnreadableError, match="File too large"):
+        launch(scaled, args=(bytes(10_000),))
 
 
 def test_an_unknown_keyword_is_refused(launch):

@@ -157,6 +157,7 @@ def launch(
         TlaunchError: the options, rank table, layout, program or function are invalid; nothing was started.
         RunFailedError: see above. It is a TlaunchError, too.
     """
+    __tracebackhide__ = True  # IPython and pytest leave this frame out of tracebacks
     if getattr(sys.modules.get("__main__"), "tlaunch_is_loading", False):  # launcher/preload/call_function.py
         hint = "call tlaunch.launch below `if __name__ == '__main__':`"
         raise errors.UsageError("a rank imports this module, which calls tlaunch.launch at its top level", hint=hint)
@@ -194,6 +195,7 @@ def _run(
     launcher: LauncherProcess, call: FunctionCall | None, begin_fd: int | None = None, *, check: bool
 ) -> LaunchResult:
     """Run the launcher, and return the result of the run or raise its error."""
+    __tracebackhide__ = True
     try:
         return finished(launcher.run(begin_fd), call, check=check)
     finally:

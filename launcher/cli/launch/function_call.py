@@ -25,7 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from launcher.cli.run_options import RunOptions
-from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.resources import CALL_FUNCTION
 from launcher.core.run_report import Attempt
 from launcher.preload.call_function import FUNCTION, RAISED, RETURNED, open_own
@@ -37,14 +37,21 @@ class FunctionCall:
     """A call of a function in every rank. `close` removes its files."""
 
     def __init__(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Pickle the function and its arguments. Raises UsageError if that fails, or if they do not fit together."""
+        """Pickle the function and its arguments.
+
+        Raises UsageError if that fails, or if they do not fit together, and UnreadableError if the file cannot be written.
+        """
         self._name = getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
         _check_arguments(self._name, function, args, kwargs)
         pickled = _pickled(self._name, function, args, kwargs)
-        self._directory = tempfile.mkdtemp(prefix="tlaunch-")
-        self.close = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
         caller = pickle.dumps((sys.path, sys.argv, _interactive_sources()))
-        Path(self._directory, FUNCTION).write_bytes(caller + pickled)
+        try:
+            self._directory = tempfile.mkdtemp(prefix="tlaunch-")
+            self.close = weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
+            Path(self._directory, FUNCTION).write_bytes(caller + pickled)
+        except OSError as error:
+            hint = "set TMPDIR to a directory with more space, or load large values in the function"
+            raise UnreadableError(f"{self._name} and its arguments cannot be saved: {error}", hint=hint) from error
 
     def options(self, options: RunOptions) -> RunOptions:
         """Add the command of the ranks to the options. Modules that are slow to import are preloaded if loaded here."""

@@ -63,6 +63,7 @@ def finished(answer: Mapping[str, Any], call: FunctionCall | None, *, check: boo
 
     With `check`, raises the exception of the rank that failed first, or else RunFailedError.
     """
+    __tracebackhide__ = True
     if reported := answer.get("error"):
         error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
         error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
