@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
-from launcher.cli.launch.function_call import FunctionCall
 from launcher.cli.launch.launch_result import FunctionResult, LaunchResult, RunFailedError, finished
 from launcher.cli.launch.run_handle import LauncherProcess, Run
 from launcher.cli.run_options import EngineName, MindSporeWay, RunOptions
@@ -22,6 +21,8 @@ from launcher.engines.placement import Bind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from launcher.cli.launch.function_call import FunctionCall
 
 __all__ = ["FunctionResult", "LaunchResult", "Run", "RunFailedError", "launch"]
 
@@ -167,8 +168,13 @@ def launch(
         hint = "add arguments of a program to the list: launch(['python', 'train.py', '--epochs', '3'])"
         raise errors.UsageError("args and kwargs are only for functions", hint=hint)
     run_options = _options({**_DEFAULTS, **options, "command": () if callable(command) else command})
-    call = FunctionCall(command, args, kwargs or {}) if callable(command) else None
-    launcher = LauncherProcess(run_options if call is None else call.options(run_options))
+    call: FunctionCall | None = None
+    if callable(command):
+        from launcher.cli.launch.function_call import FunctionCall  # only for functions
+
+        call = FunctionCall(command, args, kwargs or {})
+        run_options = call.options(run_options)
+    launcher = LauncherProcess(run_options)
     work = partial(_run, launcher, call, check=call is not None if check is None else check)
     return work() if wait else Run(launcher, work)
 

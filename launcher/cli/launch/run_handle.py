@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from concurrent import futures
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -94,21 +93,22 @@ class Run(Generic[Result]):
         `work` runs the launcher with the given `begin_fd`.
         """
         self._launcher = launcher
-        self._result: futures.Future[Result] = futures.Future()
+        self._error: BaseException | None = None
         reader, writer = os.pipe()
         begin_fd = _inheritable(writer)
         os.close(writer)
 
         def attend() -> None:
             try:
-                self._result.set_result(work(begin_fd))
+                self._result = work(begin_fd)
             except BaseException as error:  # noqa: BLE001 - `wait` raises it
-                self._result.set_exception(error)
+                self._error = error
             finally:
                 os.close(begin_fd)
 
         # Not joined at exit: the run ends then, because the kernel notifies the launcher of the end of this thread.
-        Thread(target=attend, name="tlaunch", daemon=True).start()
+        self._thread = Thread(target=attend, name="tlaunch", daemon=True)
+        self._thread.start()
         try:
             with os.fdopen(reader, "rb", buffering=0) as begun:
                 run_dir = begun.read(CHUNK_BYTES)
@@ -116,7 +116,7 @@ class Run(Generic[Result]):
             self.stop()
             raise
         if not run_dir:
-            self._result.result()
+            self.wait()
         self.run_dir = Path(os.fsdecode(run_dir))
 
     def __repr__(self) -> str:
@@ -139,7 +139,7 @@ class Run(Generic[Result]):
     def stop(self) -> None:
         """End the run within `grace` seconds. Return after all processes of the run have ended."""
         self._launcher.terminate()
-        futures.wait([self._result])
+        self._thread.join()
 
     def wait(self, timeout: float | None = None) -> Result:
         """Wait until the run ends, and return or raise the same as `launch` without `wait=False`.
@@ -147,9 +147,12 @@ class Run(Generic[Result]):
         Ctrl-C interrupts only the wait, not the run. Raises TimeoutError if the run does not end within `timeout`
         seconds.
         """
-        if not futures.wait([self._result], timeout).done:
+        self._thread.join(timeout)
+        if self._thread.is_alive():
             raise TimeoutError(f"the run has not ended within {timeout:g} s")
-        return self._result.result()
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 def _inheritable(descriptor: int) -> int:
