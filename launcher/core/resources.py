@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from launcher.core.run_dir import DEFAULT_RUNS_DIR
 PACKAGE = Path(__file__).resolve().parents[1]
 # `python START ARGUMENTS` runs `tlaunch ARGUMENTS` (tlaunch/__main__.py). Not resolved: servers may differ in links.
 START = str(Path(__file__).absolute().parents[2] / "tlaunch")
+CALL_FUNCTION = str(PACKAGE / "preload" / "call_function.py")  # the program of ranks that call a Python function
 # Replaces START in a Python command if the path is unknown, as in a container image.
 START_BY_NAME = ("-c", "import sys; sys.path[:] = filter(None, sys.path); from tlaunch.__main__ import main; main()")
 
@@ -22,6 +23,11 @@ START_BY_NAME = ("-c", "import sys; sys.path[:] = filter(None, sys.path); from t
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """Return a command that runs a module of tlaunch. The current directory and PYTHONPATH cannot shadow the module."""
     return (sys.executable, START, "-m", module, *arguments)
+
+
+def called_function(argv: Sequence[str]) -> str | None:
+    """Return the name of the function that ranks with this command call for `tlaunch.launch`, or None."""
+    return argv[2] if len(argv) > 2 and argv[1] == CALL_FUNCTION else None
 
 
 def data_dir(name: str) -> Path:

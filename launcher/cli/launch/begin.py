@@ -41,9 +41,16 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
         return assemble(request, name=name, master_port=master_port)
 
     spec = create_run(request.runs_dir, prepared.timed_name, specify, prepared.files, options)
-    register(spec.run_dir.parent)
-    say_notes(prepared, spec)
+    announce(prepared, spec)
     return spec
+
+
+def announce(prepared: Prepared, spec: RunSpec) -> None:
+    """Register and report the directory of a run that begins, and print notes about the run."""
+    register(spec.run_dir.parent)
+    if prepared.on_begin is not None:
+        prepared.on_begin(spec.run_dir)
+    say_notes(prepared, spec)
 
 
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
@@ -85,7 +92,7 @@ def attendance(
         offers = server_index is None and screen.columns is not None and not quiet
         return chain(
             summary.render(console.progress, spec, console.shown_dir, server_index, screen),
-            summary.next_commands(console.progress, RunDir(spec.run_dir), screen) if offers else (),
+            summary.next_commands(console.progress, spec, screen) if offers else (),
         )
 
     def attend() -> LaunchOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -43,6 +43,7 @@ class Prepared:
     request: Request
     files: Mapping[str, str]  # name: text, for the run directory
     notes: tuple[str, ...] = ()  # printed before the run starts
+    on_begin: Callable[[Path], None] | None = None  # called with the run directory, before any rank starts
 
     @property
     def used(self) -> Cluster:

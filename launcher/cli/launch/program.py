@@ -13,6 +13,7 @@ from launcher.cli.run_options import preloaded_modules
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
+from launcher.core.resources import called_function
 from launcher.engines.mpi_match import compiled_for
 from launcher.logs.terminal import escaped
 from launcher.program.preload_scan import modules_to_preload
@@ -48,11 +49,13 @@ class Program:
 
     @property
     def run_name(self) -> str:
-        """The default name of a run: the name of the script or module, not of the interpreter."""
+        """The default name of a run: the name of the function, script or module, not of the interpreter."""
         if self.recipe is not None:
             return self.recipe
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
-        if self.kind == "script":
+        if (function := called_function(self.argv)) is not None:
+            name = function
+        elif self.kind == "script":
             name = (self.cwd / name).resolve().stem
         return "-".join(re.findall(r"[A-Za-z0-9_.+]+", name)).strip(".")[:MAX_RUN_NAME_CHARS] or "command"
 

@@ -10,7 +10,9 @@ from typing import Any
 from launcher.cli.run_options import OF_TRAINER, RunOptions, flag, words_of_option
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
+from launcher.core.resources import called_function
 from launcher.core.run_dir import RunDir
+from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK, masked, masked_argv
 from launcher.runs.record import read_options
 
@@ -55,7 +57,7 @@ def _masked(options: RunOptions) -> RunOptions:
 def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
     """Return the options that a run was started with, with secrets masked, and its working directory.
 
-    Raises UnreadableError if run.json cannot be read, or does not contain the options.
+    Raises UnreadableError if run.json cannot be read, does not contain the options, or the ranks called a function.
     """
     found = read_options(run_dir)
     if found is None:
@@ -66,10 +68,16 @@ def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
         )
     options, cwd = found
     try:
-        return decode(RunOptions, options), cwd
+        recorded = decode(RunOptions, options)
     except ValueError as error:
         message = f"{run_dir.run_json} contains options that this version does not support: {error}"
         raise UnreadableError(message) from error
+    if (function := called_function(recorded.command)) is not None:
+        message = (
+            f"the ranks of {run_dir.root.name} called the Python function {escaped(function)}, which is not recorded"
+        )
+        raise UnreadableError(message, hint="call tlaunch.launch with the function again")
+    return recorded, cwd
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:

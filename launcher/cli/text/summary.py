@@ -21,6 +21,7 @@ from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.machine.proc import is_full
 from launcher.core.records import RunSpec
+from launcher.core.resources import called_function
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
 from launcher.core.verdict import Verdict
@@ -69,16 +70,18 @@ def render(
         yield f"warning: SIGKILL did not end these processes, which are blocked in the kernel: {pids}"
 
 
-def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
+def next_commands(progress: Progress, spec: RunSpec, screen: Screen) -> Iterator[str]:
     """If the run has started and ended, yield a line with commands to use next.
 
     The commands include the run's name, because other runs may have started since.
     """
     if not progress.ended or progress.not_begun is not None:
         return
-    verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
-    *others, last = (f"`tlaunch {verb} {as_argument(run_dir)}`" for verb in verbs)
-    yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
+    verbs = ["report"] if progress.current.verdict is None else ["why", "report"]
+    if called_function(spec.ranks[0].argv) is None:
+        verbs.append("rerun")
+    *others, last = (f"`tlaunch {verb} {as_argument(RunDir(spec.run_dir))}`" for verb in verbs)
+    yield screen.paint(f"next: {', '.join(others)}{' or ' if others else ''}{last}", FAINT)
 
 
 def start_failure(event: NotBegun) -> Iterator[str]:
