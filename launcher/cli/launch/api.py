@@ -83,6 +83,7 @@ def launch(
     grace: float = DEFAULT_GRACE_S,
     max_restarts: int = 0,
     hang_timeout: float | None = None,
+    timeout: float | None = None,
     preload: Sequence[str] | None = None,
     no_preload: bool = False,
     mindspore: MindSporeWay = "auto",
