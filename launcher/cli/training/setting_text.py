@@ -29,14 +29,13 @@ def settings_called(name: str, recipe: str | None) -> Settings | None:
         return {name: known[name]}
     if name.endswith(".py") or os.path.isfile(name) or shutil.which(name):  # noqa: PTH113 - a Path raises for some
         return None
-    section: dict[str, dataclasses.Field[Any]] = {
-        each: field for each, field in known.items() if each.startswith(f"{name}.")
-    } | {
-        f"{name}.NAME": dataclasses.field(default=None, metadata={"bounds": Bounds(each.metadata["entries"].help)})
-        for each in dataclasses.fields(program.settings)
-        if each.name == name and "entries" in each.metadata
-    }
-    if found := section or {target: known[target] for target, _ in equivalents(name, known) if target in known}:
+    found: dict[str, Any] = {each: field for each, field in known.items() if each.startswith(f"{name}.")}
+    for section in dataclasses.fields(program.settings):
+        if section.name == name and "entries" in section.metadata:
+            bounds = Bounds(section.metadata["entries"].help)
+            found = {f"{name}.NAME": dataclasses.field(default=None, metadata={"bounds": bounds})}
+    found = found or {target: known[target] for target, _ in equivalents(name, known) if target in known}
+    if found:
         return found
     having = [each.name for each in RECIPES.values() if name in all_settings(each.settings)]
     hint = f"use --recipe {' or '.join(having)}" if having else hint_for({name: None}, known)
