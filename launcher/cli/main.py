@@ -50,7 +50,7 @@ SECTIONS: dict[str, Commands] = {
         "wait": (".stop:wait", "Wait for a run to end, and exit with its exit code."),
         "exec": (".exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
         "render": (".render.render_command:render", "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash."),
-        "explain": (".explain:explain", "Show where a rank's variables and the trainer's settings come from."),
+        "explain": (".explain:explain", "Explain a rank's variables and the trainer's settings."),
         "doctor": (".doctor.doctor_command:doctor", "Check all servers for problems that would break a run."),
     },
     "Look at runs": {
@@ -94,7 +94,8 @@ Exit codes:
   2        usage error, or a file, directory or program that is missing,
            unreadable or unwritable
   3        rank table or layout rejected
-  124      a rank hung (--hang-timeout)
+  124      a rank hung (--hang-timeout), or the run reached its time
+           limit (--timeout)
   126/127  a rank's program could not be executed, or its interpreter
            was not found
   129      hung up (SIGHUP)

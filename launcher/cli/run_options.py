@@ -101,6 +101,7 @@ class RunOptions:
     grace: float = DEFAULT_GRACE_S
     max_restarts: int = 0
     hang_timeout: float | None = None
+    timeout: float | None = None  # of the run, including restarts
     preload: str | None = None  # None: the modules that the program imports
     no_preload: bool = False
     mindspore: MindSporeWay = "auto"

@@ -258,6 +258,8 @@ class Coordinator:
                 self._report(answer)
 
     def _step(self) -> None:
+        if self._controller.phase is Phase.GATHERING:
+            self._report(events.Tick())  # the time limit may be over
         match self._controller.phase:
             case Phase.GATHERING:
                 self._step_gathering()

@@ -130,6 +130,7 @@ class Supervision:
     grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL; `grace_from` may shorten it
     max_restarts: int = 0
     hang_timeout_s: float | None = None  # a rank without progress for this time hangs; None: do not detect hangs
+    time_limit_s: float | None = None  # of the run, from the start of its first attempt; None: no limit
     forward_signals: tuple[int, ...] = ()  # forwarded to every rank's process; they do not stop the run
     preload: tuple[str, ...] | None = None  # imported once before ranks are forked; None: start every rank separately
     killed_at_s: float | None = None  # wall clock time at which the batch system kills the job; None: never

@@ -6,6 +6,7 @@ trainer module. Every rank calls the module's `train(settings, world, files)`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
 from launcher.program.program_files import DEFAULT_RECIPE
-from launcher.recipes.load import load_settings
+from launcher.recipes.load import load_settings, packaged_config
 from launcher.recipes.quickstart import quickstart_recipe as quickstart
 from launcher.recipes.resnet50 import resnet50_recipe as resnet50
 from launcher.recipes.transformer import transformer_checks as transformer
@@ -41,7 +42,13 @@ class Recipe:
     notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
-        return load_settings(self.settings, config, settings)
+        return load_settings(self.settings, self.config_called(config), settings)
+
+    def config_called(self, name: str | None) -> str | None:
+        """Return the full name of this program's packaged file `name`, such as "tutorial.toml". Return others unchanged."""
+        packaged = f"recipes/{self.name}/{name}"
+        is_here = name is None or "/" in name or os.path.exists(name)  # noqa: PTH110 - a Path raises for some
+        return name if is_here or packaged_config(packaged) is None else packaged
 
 
 RECIPES = {

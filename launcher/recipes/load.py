@@ -12,7 +12,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.regular_files import read_regular
 from launcher.core.resources import data_dir
 from launcher.core.text import did_you_mean
-from launcher.recipes.settings import Assignment, aliases_of, all_settings, build
+from launcher.recipes.settings import SET, Assignment, aliases_of, all_settings, build
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,7 +62,7 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
         except ValueError:
             parsed = value  # bare words are strings, so no nested shell quotes are needed
         # An entry name with dots may be quoted as in TOML: strategies."fc.matmul".
-        yield Assignment(name.replace('"', ""), parsed, where=f"--set {text}")
+        yield Assignment(name.replace('"', ""), parsed, where=f"{SET}{text}")
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:

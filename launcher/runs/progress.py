@@ -49,6 +49,7 @@ ENDED_AS = {
     Cause.FAILED: State.FAILED,
     Cause.HUNG: State.HUNG,
     Cause.STOPPED: State.STOPPED,
+    Cause.TIMED_OUT: State.STOPPED,
     Cause.HEAD_LOST: State.LOST,
     Cause.COORDINATOR_LOST: State.LOST,
     Cause.AGENT_LOST: State.LOST,

@@ -56,7 +56,7 @@ def _train(options: argparse.Namespace) -> None:
         checkpoints=options.checkpoints or (run.checkpoints if run else None),
         resume=options.resume,
         strategy=run.strategy if run and options.save_strategy is True else options.save_strategy,
-        named=named_settings(options.config, options.settings),
+        named=named_settings(recipe.config_called(options.config), options.settings),
     )
     device = choose_device(place, settings.train.device, os.environ)
 

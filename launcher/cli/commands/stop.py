@@ -14,7 +14,7 @@ from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.saved_text import going_on
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.verdict_text import rank_list
-from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_TIMED_OUT, TlaunchError
 from launcher.core.text import shell_word
 from launcher.runs import ending
 from launcher.runs.ending import StopOutcome, Stopped
@@ -114,7 +114,7 @@ def wait(*, run: str | None, timeout: float | None, runs_dir: Path) -> int:
             raise TlaunchError(f"cannot wait for {shown_name(state)}: it is {describe_run(state)}")
         if until_s is not None and time.monotonic() >= until_s:
             say(f"{shown_name(state)}: {describe_run(state)}")
-            return EXIT_HUNG
+            return EXIT_TIMED_OUT
         time.sleep(LOOK_S)
     say(f"{shown_name(state)}: {describe_run(state)}")
     return EXIT_FAILURE if state.exit_code is None else state.exit_code

@@ -67,6 +67,7 @@ class LaunchOptions(TypedDict, total=False):
     grace: float
     max_restarts: int
     hang_timeout: float | None
+    timeout: float | None
     preload: Sequence[str] | None
     no_preload: bool
     mindspore: MindSporeWay

@@ -12,7 +12,7 @@ from launcher.cli.launch.detach import Announcing, Detached
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.launch.recorded import to_record
 from launcher.cli.run_options import RunOptions
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, time_limit
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.style import screen_of
 from launcher.core.frozen import frozen
@@ -127,7 +127,8 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     restarts = f"at most {counted(rules.max_restarts, 'restart')}" if rules.max_restarts else "no restarts"
     limit_s = rules.hang_timeout_s
     hung = "no hang timeout" if limit_s is None else f"hung after {limit_s:g} s without progress"
-    yield f"failures: {restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL"
+    ends = "" if rules.time_limit_s is None else f", {time_limit(rules.time_limit_s)}"
+    yield f"failures: {restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL{ends}"
     yield f"run directory: {spec.run_dir}"
 
 

@@ -153,6 +153,7 @@ def _request(
             grace_s=options.grace,
             max_restarts=options.max_restarts,
             hang_timeout_s=options.hang_timeout,
+            time_limit_s=options.timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks or options.no_preload else program.preload(options.preload),
             elastic=elastic,

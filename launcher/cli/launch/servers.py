@@ -251,6 +251,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
+        "--timeout": str(supervision.time_limit_s),
         "--mindspore": "off" if supervision.scheduler is None else "cluster",
         "--elastic": str(elastic is not None),
         "--exclude": " ".join(device_name(device, servers) for device in excluded) or "none",

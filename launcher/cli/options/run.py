@@ -206,6 +206,10 @@ RUN_GROUPS = {
             help="Treat a rank as hung after this time without progress. tlaunch then prints all stacks, and restarts the ranks or exits with code 124.",
         ),
         click.option(
+            "--timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
+            help="End the run after this time, including restarts, in the same way as Ctrl-C, and exit with 124.",
+        ),
+        click.option(
             "--elastic", is_flag=True,
             help="Continue with the remaining devices when some are lost or excluded. Add devices back when they return.",
         ),

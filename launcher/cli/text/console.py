@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from launcher.cli.text import verdict_text
-from launcher.cli.text.columns import awaited, counted, server_list
+from launcher.cli.text.columns import awaited, counted, server_list, time_limit
 from launcher.cli.text.log_stream import Feed, feed_of, format_of, truncated
 from launcher.cli.text.membership_text import membership_lines
 from launcher.cli.text.run_status_line import RunStatusLine
@@ -183,6 +183,8 @@ class Console:
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")
+        if event.cause is Cause.TIMED_OUT:
+            self._say_ending(f"{time_limit(self._spec.supervision.time_limit_s)} reached")
         if event.signal == signal.SIGQUIT:
             self._say_killing()
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from launcher.cli.text import verdict_text
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, time_limit
 from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
@@ -51,10 +51,12 @@ def render(
         yield from start_failure(progress.not_begun)
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
-    elif ending.cause is Cause.STOPPED:
+    elif ending.cause in {Cause.STOPPED, Cause.TIMED_OUT}:
         stopping = ending.stopping  # the request may have come from another server
         by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-        yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+        is_timed_out = ending.cause is Cause.TIMED_OUT
+        limit = f"{time_limit(spec.supervision.time_limit_s)} reached; " if is_timed_out else ""
+        yield f"{limit}stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
         yield from _going_on(spec)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))

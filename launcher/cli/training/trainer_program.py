@@ -62,6 +62,7 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     """
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
+    given, options = options.config, replace(options, config=recipe.config_called(options.config))
     settings = recipe.load(options.config, chosen)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)
@@ -73,7 +74,8 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
         argv += ["--recipe", recipe.name]
     if options.config is not None:
         path, packaged = Path(options.config), packaged_config(options.config)
-        notes = () if packaged is None else (stand_in_note(options.config, "recipe", packaged),)
+        if packaged is not None and given is not None and not given.startswith(("recipes/", "templates/")):
+            notes = (stand_in_note(given, "recipe", packaged),)
         argv += ["--config", str(path.absolute()) if path.is_file() else options.config]
     for setting in chosen:
         argv += ["--set", setting]
@@ -133,7 +135,7 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
     """
     recipe, chosen = recipe_named(options.recipe), chosen_settings(options)
     values = dataclasses.asdict(recipe.load(options.config, chosen))
-    given = origins(recipe.settings, options.config, chosen)
+    given = origins(recipe.settings, recipe.config_called(options.config), chosen)
     by_profile = {text.partition("=")[0]: f"--set {text}" for text in PROFILED} if options.profile else {}
     given = {name: "--profile" if by_profile.get(name) == where else where for name, where in given.items()}
     if options.micro_batches is not None:

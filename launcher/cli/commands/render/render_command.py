@@ -56,8 +56,9 @@ Examples:
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
 Table, layout and options are checked as by `tlaunch run`. Missing files and programs give only a warning, since other
-servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout, --forward-signals,
---console, --progress-regex, --join-timeout, --lost-after and --engine-option work only with slurm (--flavor run).
+servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout, --timeout,
+--forward-signals, --console, --progress-regex, --join-timeout, --lost-after and --engine-option work only with slurm
+(--flavor run).
 
 Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), 8118 (msrun), a
 port derived from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).

@@ -228,7 +228,7 @@ def check_time_limit(text: str, warn_before_s: int) -> None:
 
 # Fields of RunOptions.
 OF_RUN = (
-    "max_restarts", "hang_timeout", "forward_signals", "console", "progress_regex", "join_timeout", "lost_after",
+    "max_restarts", "hang_timeout", "timeout", "forward_signals", "console", "progress_regex", "join_timeout", "lost_after",
     "engine_options",
 )  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0

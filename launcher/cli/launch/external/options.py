@@ -161,10 +161,7 @@ _MPIRUN = {  # its long names may be written with one dash
     "--tag-output": Counterpart(instead="use --console all to prefix each line with its rank", values=0),
     "--timestamp-output": Counterpart(instead="use `tlaunch logs --timestamps` to see times", values=0),
     "--output-filename": Counterpart(needless=_LOGS),
-    "--timeout": Counterpart(
-        instead="use --hang-timeout for ranks without progress, and --join-timeout for servers that do not join; tlaunch does "
-        "not limit the time of a run"
-    ),
+    "--timeout": Counterpart("--timeout"),
 }
 _LONG_OF_SRUN = {"--ntasks": _RANKS_OF_SEVERAL, "--nodes": _SERVER_COUNT, "--ntasks-per-node": _DEVICES}
 _SRUN = {
