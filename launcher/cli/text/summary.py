@@ -54,7 +54,7 @@ def render(
         stopping = ending.stopping  # the request may have come from another server
         by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
         yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-        yield from _going_on(spec)
+        yield from _going_on(spec, progress)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
     elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # on the launchers of other servers
@@ -105,12 +105,11 @@ def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
         yield f"hint: raise the limit on open files with `ulimit -n`; it is {limit}"
 
 
-def _going_on(spec: RunSpec) -> Iterator[str]:
+def _going_on(spec: RunSpec, progress: Progress) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
         from launcher.cli.text.saved_text import going_on  # only for runs with checkpoints
 
-        run_dir = RunDir(spec.run_dir)
-        yield from going_on(run_dir, as_argument(run_dir))
+        yield from going_on(RunDir(spec.run_dir), progress.last_ns)
 
 
 # --- the last lines of the culprit's log, also for `tlaunch why` ---
@@ -151,7 +150,7 @@ def _failure(
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not be restarted: {progress.not_restarting}"
-        yield from _going_on(spec)
+        yield from _going_on(spec, progress)
         return
     if verdict is None:
         yield "error: a rank failed for an unknown reason"
@@ -177,7 +176,7 @@ def _failure(
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec)
+    yield from _going_on(spec, progress)
 
 
 def _restarts(progress: Progress) -> Iterator[str]:

@@ -11,15 +11,13 @@ from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index,
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.mindspore_export import write_mindspore
 from launcher.checkpoint.tensors import all_bytes, state_bytes
-from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
+from launcher.cli.commands.ckpt.output import check_new, chosen_checkpoints, opened_with_bar, output_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH, IntRange
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.resume import resolve_checkpoints
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError, exit_code_of
-from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
 
 CONVERTER = "launcher.trainer.checkpoint.foreign"
@@ -54,11 +52,11 @@ model.
 
 
 @click.command(epilog=EXPORT_EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
+@click.argument("checkpoint", required=False, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Format of the output.")
 @output_option("Directory (dcp) or file (mindspore) to create.", metavar="PATH")
 @runs_dir_option
-def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
+def export(*, checkpoint: str | None, form: str, output: Path, runs_dir: Path) -> int:
     """Convert a checkpoint to torch.distributed.checkpoint or MindSpore.
 
     The output has the weights, the optimizer's moments and the step.
@@ -66,7 +64,7 @@ def export(*, checkpoint: str, form: str, output: Path, runs_dir: Path) -> int:
     CHECKPOINT is a checkpoint directory. For a run or a directory of checkpoints, the newest is used. Its files are
     verified against their digests first. The path of the output is printed to stdout.
     """
-    path = resolve_checkpoints(runs_dir, checkpoint)[0]
+    path = chosen_checkpoints(runs_dir, checkpoint)[0]
     check_new(output, path)
     index = _convertible_index(path)
     if form == DCP:
@@ -116,7 +114,7 @@ def import_(*, path: Path, form: str, like: str, step: int | None, output: Path,
         raise UsageError(
             f"{path} is a file, but torch.distributed.checkpoint saves to a directory", hint=f"use --format {MINDSPORE}"
         )
-    known = resolve_checkpoints(runs_dir, like)[0]
+    known = chosen_checkpoints(runs_dir, like)[0]
     check_new(output)
     words = ["--format", form, "--like", str(known), *(() if step is None else ("--step", str(step)))]
     return _convert("import", path, output, state_bytes(_convertible_index(known)), *words)
