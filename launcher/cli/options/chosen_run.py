@@ -79,7 +79,7 @@ def chosen_saved(
     """
     elsewhere = () if is_only_here else other_run_directories(runs_dir)
     if reference is not None:
-        if not elsewhere or any(map(os.path.lexists, (reference, runs_dir / reference))):
+        if not elsewhere or any(os.path.lexists(path) for path in (reference, runs_dir / reference)):
             return reference
         places = _places(runs_dir, reference)
         return reference if places == (runs_dir,) else str(chosen(runs_dir, reference).root)
