@@ -103,7 +103,7 @@ def _settings(*more: str) -> TransformerSettings:
 def _ours_s(options: argparse.Namespace) -> float:
     """Return the median time of a step of ours."""
     with tempfile.TemporaryDirectory() as runs:
-        settings = [f"train.steps={options.steps}", "checkpoint.every_steps=0", "train.translations=0"]
+        settings = [f"train.steps={options.steps}", "checkpoint.enabled=false", "train.translations=0"]
         words = [word for each in settings for word in ("--set", each)]
         command = [BIN / "tlaunch", "run", "--devices", str(RANKS), "--runs-dir", runs, "--config", RECIPE]
         subprocess.run([*command, *_data(options), *words], check=True, stdout=subprocess.DEVNULL)

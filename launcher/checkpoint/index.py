@@ -176,6 +176,13 @@ def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
             yield path, read_index(path)
 
 
+def written_ns(checkpoint: Path) -> int:
+    """Return when the index of a checkpoint was written, in ns since 1970, or 0 if another process removed it."""
+    with suppress(OSError):
+        return (checkpoint / INDEX).stat().st_mtime_ns
+    return 0
+
+
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
     """Return the first checkpoint with the lowest validation loss, or None if no checkpoint has a loss."""
     losses = {path: index.validation_loss for path, index in indexed if index.validation_loss is not None}

@@ -72,19 +72,21 @@ def check_settings(
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} belongs to the program {index.program}, but this run trains {program}")
-    found = [
-        (name, _as_set(theirs), _as_set(ours))
-        for name, theirs, ours in differing_settings(index, settings, named, defaults=defaults)
-    ]
+    found = list(differing_settings(index, settings, named, defaults=defaults))
     if found:
-        differences = ", ".join(f"{name} = {their} (this run: {our})" for name, their, our in found)
-        same = ", ".join(f"{name}={their}" for name, their, _ in found)
+        same = ", ".join(f"{name}={_as_set(their)}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)
-        changed = ", ".join(f"{name}={our}" for name, _, our in found)
+        changed = ", ".join(f"{name}={_as_set(our)}" for name, _, our in found)
         raise UsageError(
-            f"{checkpoint} was trained with different settings: {differences}",
+            f"{checkpoint} was trained with different settings: {', '.join(map(difference_text, found))}",
             hint=f"set {same}, or {f'{changed} to change it' if may_change else 'do not resume'}",
         )
+
+
+def difference_text(difference: tuple[str, Any, Any]) -> str:
+    """Describe a difference that `differing_settings` yields: "train.batch_size = 32 (this run: 64)"."""
+    name, theirs, ours = difference
+    return f"{name} = {_as_set(theirs)} (this run: {_as_set(ours)})"
 
 
 def _as_set(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,6 +14,7 @@ from launcher.core.events import AgentStarted
 from launcher.core.machine.owner import is_trusted
 from launcher.core.machine.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
 from launcher.runs.event_reader import EventReader
 from launcher.runs.owner import is_of_owner, owner_of
@@ -63,7 +65,9 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     for candidate in (Path(reference), runs_dir / reference):
         if os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
             why = _why_no_run(candidate)
-    raise UnreadableError(f"{escaped(reference)}: {why}", hint=_known(runs_dir))
+    words = dict.fromkeys(itertools.chain(*given.values(), names))
+    hint = did_you_mean(map(escaped, near(reference, words))) or _known(runs_dir)
+    raise UnreadableError(f"{escaped(reference)}: {why}", hint=hint)
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
@@ -86,6 +90,15 @@ def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
             f"{len(meant)} runs match {escaped(reference)}: {_listed(roots)}", hint="give the run's directory"
         )
     return meant[0] if meant else None
+
+
+def newest_with(places: Iterable[Path], has_it: Callable[[RunDir], bool]) -> RunDir | None:
+    """Return the most recently started run in `places` for which `has_it` returns True, or None."""
+    newest: list[tuple[int, Path]] = []
+    for place in places:
+        found = (name for name in newest_first(place) if has_it(RunDir(place / name)))
+        newest += [(_started_ns(place, name), place / name) for name in itertools.islice(found, 1)]
+    return run_at(max(newest)[1].resolve()) if newest else None
 
 
 def means_latest(reference: str) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,22 @@ def test_lines_keep_their_order(launcher, trained):
     assert of_two_ranks.stdout == expected * 40
     assert launcher.run("translate", directory / "step-8", input=given, env=ONE_THREAD, code=0).stdout == expected
     assert not list(launcher.directory.iterdir())
+
+
+def test_without_a_name_the_newest_run_with_a_translation_model_is_used(launcher, trained):
+    directory, texts = trained
+    for number, name in enumerate(("merged", "model", "resnet", "failed")):
+        launcher.write(f"runs/{name}/run.json", "{}")
+        os.utime(launcher.runs / name / "run.json", (number, number))
+    shutil.copytree(directory / "step-7", launcher.runs / "merged" / "checkpoints" / "step-7")
+    shutil.copytree(directory / "model", launcher.runs / "model" / "model")
+    launcher.write("runs/resnet/model/config.json", '{"program": "resnet50"}')
+    for name, part in (("model", "model"), ("merged", "checkpoints")):
+        done = launcher.run("translate", input=f"{SENTENCES[0]}\n", env=ONE_THREAD, code=0)
+        assert f"runs/{name}, the newest run with a translation model" in done.stderr
+        assert done.stdout == f"{texts[0]}\n"
+        (launcher.runs / name / part).rename(launcher.directory / part)
+    assert "no run in runs has a translation model" in launcher.call("translate", code=2).stderr
 
 
 def test_a_line_is_answered_at_once(launcher, trained, wait_until):

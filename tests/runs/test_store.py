@@ -43,6 +43,14 @@ def test_what_is_no_run_is_refused_with_those_there_are(runs_dir, reference):
     assert caught.value.hint.endswith("runs: 20260101-000000-a, again, 20260102-000000-b")
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("nigth", "night"), ("20260102-000000-nihgt", "20260102-000000-night")])
+def test_a_mistyped_name_gets_a_suggestion(runs_dir, typed, meant):
+    begin(runs_dir, "20260101-000000-day", "20260102-000000-night")
+    with pytest.raises(UnreadableError) as caught:
+        find_run(runs_dir, typed)
+    assert caught.value.hint == f"did you mean {meant}?"
+
+
 def told_by(runs_dir, reference):
     """Return the run's name and the notes about the choice that the user gets."""
     told = []

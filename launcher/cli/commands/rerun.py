@@ -104,7 +104,7 @@ def rerun(
         say(f"as {run_dir.root.name}: {line}")
         if not again.command and again.resume is None and (saved := newest_checkpoint(run_dir)) is not None:
             run = as_argument(run_dir)
-            say(f"note: this starts over; `tlaunch rerun {run} --resume {run}` resumes from step {saved.step:,}")
+            say(f"note: this starts over; `tlaunch rerun {run} --resume {run}` resumes from step {saved[1].step:,}")
     try:
         os.chdir(cwd)
     except OSError as error:

@@ -12,7 +12,7 @@ from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.saved_text import going_on
-from launcher.cli.text.stdout import as_argument, say
+from launcher.cli.text.stdout import say
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_TIMED_OUT, TlaunchError
 from launcher.core.text import shell_word
@@ -28,8 +28,8 @@ Examples:
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
 tlaunch sends SIGTERM to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and
-SIGKILL after the run's --grace seconds. So do ranks that outlived launcher and agent. With checkpoints, the bundled
-trainer saves one at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A
+SIGKILL after the run's --grace seconds. So do ranks that outlived launcher and agent. The bundled trainer saves a
+checkpoint at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A
 process is never signalled if it only reuses the PID of an ended one, or if it belongs to another user than the run.
 
 Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be stopped from here
@@ -56,7 +56,7 @@ def stop(*, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) 
         ) from None
     say(_report(stopped, kill=kill))
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:
-        for line in going_on(run_dir, as_argument(run_dir)):
+        for line in going_on(run_dir, stopped.state.ended_ns):
             say(line)
     return EXIT_FAILURE if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH} else EXIT_OK
 

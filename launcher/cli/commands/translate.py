@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from launcher.cli.options.chosen_run import chosen_saved
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.decoding import decoding_options
 from launcher.cli.options.run import runs_dir_option
@@ -19,16 +20,15 @@ from launcher.cli.options.types import PathType
 from launcher.cli.run_options import words_of_option
 from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import say, write_lines, write_out
-from launcher.cli.training.translators import Decoding, run_translator, translation_model
+from launcher.cli.training.translators import Decoding, has_translation_model, run_translator, translation_model
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.run_dir import LATEST
 from launcher.core.text import counted, printable
 from launcher.corpus.corpus_files import check_language
 from launcher.corpus.text_files import read_lines
 
 TRANSLATE_EPILOG = """\b
 Examples:
-  tlaunch translate < sentences.fr > sentences.en     # with the latest run's model
+  tlaunch translate < sentences.fr > sentences.en     # with the newest model
   echo "Le chat dort." | tlaunch translate runs/RUN --scores
   tlaunch translate runs/RUN/checkpoints/step-500     # interactively
   tlaunch translate model/ < test.fr > test.en
@@ -44,17 +44,17 @@ damaged model, or a line that is not UTF-8 or longer than 1 MiB (lines before it
 
 
 @click.command(epilog=TRANSLATE_EPILOG)
-@click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
+@click.argument("model", required=False, metavar="[MODEL]", shell_complete=complete_runs_or_files)
 @click.option(
     "--scores", is_flag=True, help="Print the score of each translation and a tab before it. 0 is the highest score."
 )
 @decoding_options
 @runs_dir_option
-def translate(*, model: str, scores: bool, runs_dir: Path, **decoding: Any) -> None:
+def translate(*, model: str | None, scores: bool, runs_dir: Path, **decoding: Any) -> None:
     """Translate lines from stdin with a trained model.
 
     MODEL is a run, a checkpoint of any layout, or a directory with a trained model. For a run, the final model or the
-    newest checkpoint is used.
+    newest checkpoint is used.  [default: the newest run with a translation model]
     """
     if sys.stdin is None:
         raise UnreadableError(
@@ -62,18 +62,22 @@ def translate(*, model: str, scores: bool, runs_dir: Path, **decoding: Any) -> N
         )
     stdin = os.fstat(sys.stdin.fileno())
     total_bytes = stdin.st_size if stat.S_ISREG(stdin.st_mode) else None  # unknown for a terminal or pipe
-    with translation_model(runs_dir, model) as (directory, called):
+    with translation_model(runs_dir, _model(runs_dir, model)) as (directory, called):
         run_translator(
             directory, Decoding(**decoding), "--name", called, *["--scores"] * scores,
             stdin=None, output=sys.stdout.fileno(), total_bytes=total_bytes,
         )  # fmt: skip
 
 
+def _model(runs_dir: Path, model: str | None) -> str:
+    return chosen_saved(runs_dir, model, has_translation_model, "translation model")
+
+
 A_FILE = PathType(exists=True, dir_okay=False, path_type=Path)
 SCORES = {"BLEU": "bleu", "BLEU, tokenized": "bleu_tokenized", "chrF": "chrf"}
 EVALUATE_EPILOG = """\b
 Examples:
-  tlaunch evaluate --source test.en --reference test.fr     # the latest run's model
+  tlaunch evaluate --source test.en --reference test.fr     # the newest model
   tlaunch evaluate runs/RUN --source test.en.gz --reference test.fr.gz --json
   tlaunch evaluate model/ --source test.en --reference test.fr --output test.out
 
@@ -96,8 +100,8 @@ not UTF-8, files of different lengths, or a package for scores is not installed;
 
 
 @click.command(epilog=EVALUATE_EPILOG)
-@click.argument("model", default=LATEST, metavar="[MODEL]", shell_complete=complete_runs_or_files)
-@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="One sentence per line, optionally gzipped.")
+@click.argument("model", required=False, metavar="[MODEL]", shell_complete=complete_runs_or_files)
+@click.option("--source", required=True, type=A_FILE, metavar="FILE", help="Sentences, one per line; may be gzipped.")
 @click.option(
     "--reference",
     required=True,
@@ -122,7 +126,7 @@ not UTF-8, files of different lengths, or a package for scores is not installed;
 @runs_dir_option
 def evaluate(
     *,
-    model: str,
+    model: str | None,
     source: Path,
     reference: Path,
     output: Path | None,
@@ -147,7 +151,7 @@ def evaluate(
             f"{source} has {counted(len(lines), 'line')}, and {reference} has {references}",
             hint="use two non-empty files with the same number of lines",
         )
-    with translation_model(runs_dir, model) as (directory, called), TemporaryFile() as results:
+    with translation_model(runs_dir, _model(runs_dir, model)) as (directory, called), TemporaryFile() as results:
         run_translator(
             directory, how, "--source", str(source), "--reference", str(reference),
             *words_of_option("target_language", target_language),

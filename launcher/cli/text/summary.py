@@ -57,7 +57,7 @@ def render(
         is_timed_out = ending.cause is Cause.TIMED_OUT
         limit = f"{time_limit(spec.supervision.time_limit_s)} reached; " if is_timed_out else ""
         yield f"{limit}stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-        yield from _going_on(spec)
+        yield from _going_on(spec, progress)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
     elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # on the launchers of other servers
@@ -110,12 +110,11 @@ def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
         yield f"hint: raise the limit on open files with `ulimit -n`; it is {limit}"
 
 
-def _going_on(spec: RunSpec) -> Iterator[str]:
+def _going_on(spec: RunSpec, progress: Progress) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
         from launcher.cli.text.saved_text import going_on  # only for runs with checkpoints
 
-        run_dir = RunDir(spec.run_dir)
-        yield from going_on(run_dir, as_argument(run_dir))
+        yield from going_on(RunDir(spec.run_dir), progress.last_ns)
 
 
 # --- the last lines of the culprit's log, also for `tlaunch why` ---
@@ -156,7 +155,7 @@ def _failure(
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not be restarted: {progress.not_restarting}"
-        yield from _going_on(spec)
+        yield from _going_on(spec, progress)
         return
     if verdict is None:
         yield "error: a rank failed for an unknown reason"
@@ -182,7 +181,7 @@ def _failure(
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec)
+    yield from _going_on(spec, progress)
 
 
 def _restarts(progress: Progress) -> Iterator[str]:

@@ -16,7 +16,6 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
 from launcher.core.text import printable, shell_words
-from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK
 from launcher.recipes.catalog import recipe_named
 from launcher.recipes.load import named_settings, origins, packaged_config
@@ -86,10 +85,9 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
         settings = recipe.with_data(settings, data)
     for name, file in (("--data", options.data), ("--source", options.source), ("--target", options.target)):
         argv += [] if file is None else [name, str(file.absolute())]
-    if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
+    if (options.elastic or options.max_restarts) and not settings.checkpoint.enabled:
         begins = "from the beginning" if options.resume is None else "from the checkpoint of --resume"
-        saves = "to resume from the last step, save checkpoints with --set checkpoint.every_steps=N"
-        notes += (f"note: each restart trains {begins}; {saves}",)
+        notes += (f"note: checkpoint.enabled is false, so each restart trains {begins}",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
     return TrainerCommand(tuple(argv), recipe.name, layout, continues, (*notes, *more))
@@ -103,16 +101,11 @@ def _resumed(
     from launcher.cli.training.resume import continued, resolve_checkpoint  # only for --resume
 
     named = named_settings(options.config, chosen)
-    checkpoint = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
+    checkpoint, nearest = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
     if checkpoint is None:
         note = "note: --resume auto found no checkpoint with these settings; training starts from the beginning"
-        return (), None, (note,)
-    continues = continued(checkpoint)
-    notes: tuple[str, ...] = ()
-    if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
-        saved = f"note: {escaped(continues.run)} saved checkpoints, but this run does not"
-        notes = (f"{saved}; to save them, add --set checkpoint.every_steps=N",)
-    return ("--resume", str(checkpoint)), continues, notes
+        return (), None, (f"{note}; {nearest}" if nearest else note,)
+    return ("--resume", str(checkpoint)), continued(checkpoint), ()
 
 
 DEFAULT = "default"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.checkpoint.file_layout import MODEL
-from launcher.checkpoint.index import is_checkpoint, read_index
+from launcher.checkpoint.index import checkpoints_in, is_checkpoint, read_index, readable
 from launcher.checkpoint.model_merge import CONFIG, merge
 from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.cli.text.progress_bar import progress_bar
@@ -21,6 +21,7 @@ from launcher.cli.training.trainer_process import check_installed, show_progress
 from launcher.core.codec import read_json
 from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
 from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
 from launcher.runs.store import find_run
 
@@ -100,6 +101,13 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
         with progress_bar("merge", state_bytes(index, 1)) as advance, opened(checkpoint, index, advance, say) as stored:
             merge(stored, model, moments=False)
         yield model, str(checkpoint)
+
+
+def has_translation_model(run: RunDir) -> bool:
+    """Return whether `translation_model` finds a model or a checkpoint in the directory of a run."""
+    with suppress(TlaunchError):
+        return _program_of(run.model / CONFIG) == PROGRAM
+    return any(index.program == PROGRAM for _, index in readable(checkpoints_in(run.checkpoints)[:1]))
 
 
 def _program_of(config: Path) -> str:

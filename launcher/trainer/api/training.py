@@ -42,7 +42,7 @@ from launcher.trainer.saved import model_of
 from launcher.trainer.telemetry.metrics_writer import attempt_in
 from launcher.trainer.training_files import Files, own_run
 
-NO_CHECKPOINTS = CheckpointConfig()
+NO_CHECKPOINTS = CheckpointConfig(enabled=False)
 ADAM = AdamWeightDecay()
 # Arguments that are checked like the bundled trainer's settings.
 _CHECKED = ("epochs", "steps", "batch_size", "seed", "validate_every", "early_stopping")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launcher.checkpoint.index import KINDS, NamedBox, PartFile, checkpoints_in, partial_name, remove_partials
 from launcher.checkpoint.tensors import BLOCK_BYTES, places_in, write_boxes
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.mesh.boxes import Box, bounding
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
@@ -28,6 +28,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.d
 LOOK_S = 0.02
 PROBE_BYTES = 4096
 SEEN_WITHIN_S = 60.0  # until another server's files are visible on a slow network file system
+SEEN_SOON_S = 5.0  # the same, if training can continue without checkpoints
 
 
 def write_tensors(
@@ -115,11 +116,17 @@ class StoredTensors:
                 yield common.within(wanted), values
 
 
-def prepared(directory: Path, world: World, on_unwritable: Callable[[str], object] | None = None) -> str:
+def prepared(
+    directory: Path,
+    world: World,
+    on_unwritable: Callable[[str], object] | None = None,
+    seen_within_s: float = SEEN_WITHIN_S,
+) -> str:
     """Create the checkpoint directory, remove files of killed writers, and check that all ranks see the directory.
 
     Return a token of this writer. All ranks must call it. If the directory is not writable but contains a checkpoint,
     `on_unwritable` receives the reason on rank 0. Without `on_unwritable`, or without a checkpoint, this is an error.
+    Each rank waits at most `seen_within_s` for a file that rank 0 creates in the directory.
 
     Raises:
         TlaunchError: on every rank, if the directory cannot be created or written, or is not shared by all ranks.
@@ -148,13 +155,17 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
     if not (shared := world.from_rank_0(prepare).decode()):
         return world.from_rank_0(token.encode).decode()
     probe = directory / partial_name(0, shared)
-    world.while_others_wait(partial(_see, probe))
+    try:
+        world.while_others_wait(partial(_see, probe, seen_within_s))
+    except TlaunchError:  # on every rank
+        world.from_rank_0(tidy)
+        raise
     world.from_rank_0(tidy)
     return shared
 
 
-def _see(probe: Path) -> None:
-    deadline_s = time.monotonic() + SEEN_WITHIN_S
+def _see(probe: Path, seen_within_s: float) -> None:
+    deadline_s = time.monotonic() + seen_within_s
     while not probe.exists():
         if time.monotonic() > deadline_s:
             raise UsageError(

@@ -72,7 +72,8 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     program.begin()
     saving = Saving(program, files, metrics)
     first_step = saving.resume() + 1
-    saving.open()
+    if not saving.open():
+        schedule = SaveSchedule(CheckpointConfig(enabled=False), has_clock=False)
     try:
         with schedule.ends_after_step():
             report = files.strategy and files.strategy / strategy_name(world.place.global_rank)

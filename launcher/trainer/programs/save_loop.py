@@ -13,6 +13,8 @@ from launcher.checkpoint.finish import record_validation, set_aside
 from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, name_of, read_index
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
+from launcher.recipes.train import CheckpointConfig
+from launcher.trainer.checkpoint.checkpoint_files import SEEN_SOON_S, SEEN_WITHIN_S
 from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.schedule import end_by_sigterm
@@ -71,21 +73,34 @@ class Saving:
         say_of_all(f"resumed: {path}, after step {step}", program.world)
         return step
 
-    def open(self) -> None:
-        """Create the checkpoint writer, if the settings turn checkpoints on.
+    def open(self) -> bool:
+        """Create the checkpoint writer, if the settings turn checkpoints on. Return True if it was created.
+
+        With the default settings, a run without a usable checkpoint directory trains without checkpoints.
 
         Raises:
-            TlaunchError: there is no checkpoint directory, or it is not writable. All ranks raise it.
+            TlaunchError: there is no checkpoint directory, or it is not writable, and a checkpoint setting differs
+                from its default. All ranks raise it.
         """
+        if not self._config.enabled:
+            return False
+        try:
+            self._writer = self._new_writer()
+        except TlaunchError as error:
+            if self._config != CheckpointConfig():
+                raise
+            if self._program.world.is_first:
+                say(f"no checkpoints are saved: {error.message}")
+        return self._writer is not None
+
+    def _new_writer(self) -> CheckpointWriter:
         config, directory = self._config, self._files.checkpoints
-        if not config.is_on:
-            return
         if directory is None:
             raise UsageError(
                 "checkpoints are on, but no checkpoint directory is set",
                 hint="set an output directory, or a checkpoint directory",
             )
-        self._writer = CheckpointWriter(
+        return CheckpointWriter(
             directory,
             self._training,
             self._program.world,
@@ -95,6 +110,7 @@ class Saving:
             on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
             on_unremoved=self._warn_of_unremoved,
             on_unwritable=None if config.on_failure == "stop" else _warn_and_continue,
+            seen_within_s=SEEN_SOON_S if config == CheckpointConfig() else SEEN_WITHIN_S,
         )
 
     def _warn_of_unremoved(self, error: OSError) -> None:

@@ -13,17 +13,16 @@ from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.mindspore_export import write_mindspore
 from launcher.checkpoint.model_merge import CONFIG
 from launcher.checkpoint.tensors import all_bytes, state_bytes
-from launcher.cli.commands.ckpt.output import check_new, opened_with_bar, output_option
+from launcher.cli.commands.ckpt.output import check_new, chosen_checkpoints, opened_with_bar, output_option
+from launcher.cli.options.chosen_run import chosen_saved
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH, IntRange
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.resume import resolve_checkpoints
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
-from launcher.cli.training.translators import translation_model
+from launcher.cli.training.translators import has_translation_model, translation_model
 from launcher.core.codec import read_json
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError, exit_code_of
-from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
 from launcher.recipes.load import recorded_settings
 from launcher.recipes.transformer.transformer_checks import check_counterparts
@@ -66,7 +65,7 @@ model.
 
 
 @click.command(epilog=EXPORT_EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
+@click.argument("checkpoint", required=False, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @click.option("--format", "form", required=True, type=click.Choice(FORMATS), help="Format of the output.")
 @click.option(
     "--for-ctranslate2",
@@ -75,7 +74,7 @@ model.
 )
 @output_option("Directory (dcp, transformers) or file (mindspore) to create.", metavar="PATH")
 @runs_dir_option
-def export(*, checkpoint: str, form: str, for_ctranslate2: bool, output: Path, runs_dir: Path) -> int:
+def export(*, checkpoint: str | None, form: str, for_ctranslate2: bool, output: Path, runs_dir: Path) -> int:
     """Convert a checkpoint to torch.distributed.checkpoint, MindSpore or Hugging Face's transformers.
 
     The output has the weights, the optimizer's moments and the step; with transformers, only the weights.
@@ -88,11 +87,12 @@ def export(*, checkpoint: str, form: str, for_ctranslate2: bool, output: Path, r
         raise UsageError(f"--for-ctranslate2 has no effect with --format {form}", hint=f"use --format {TRANSFORMERS}")
     if form == TRANSFORMERS:
         check_new(output)
-        with translation_model(runs_dir, checkpoint) as (model, called):
+        reference = chosen_saved(runs_dir, checkpoint, has_translation_model, "translation model")
+        with translation_model(runs_dir, reference) as (model, called):
             check_counterparts(_model_settings(model / CONFIG), called)
             words = ["--for-ctranslate2"] if for_ctranslate2 else []
             return _convert(MARIAN_CONVERTER, "export", model, output, (model / MODEL).stat().st_size, *words)
-    path = resolve_checkpoints(runs_dir, checkpoint)[0]
+    path = chosen_checkpoints(runs_dir, checkpoint)[0]
     check_new(output, path)
     index = _convertible_index(path)
     if form == DCP:
@@ -157,7 +157,7 @@ def import_(*, path: Path, form: str, like: str | None, step: int | None, output
             f"--format {form} needs --like, because its files have no settings and no tokenizer",
             hint="give a checkpoint of the same model: `--like CHECKPOINT`",
         )
-    known = resolve_checkpoints(runs_dir, like)[0]
+    known = chosen_checkpoints(runs_dir, like)[0]
     check_new(output)
     words = ["--format", form, "--like", str(known), *(() if step is None else ("--step", str(step)))]
     return _convert(CONVERTER, "import", path, output, state_bytes(_convertible_index(known)), *words)
