@@ -180,6 +180,9 @@ class Handler(BaseHTTPRequestHandler):
         while True:
             is_over = view.over  # checked before the log is read, so that the log is complete then
             number, parts = view.after(seen, each="each" in query)
+            if "shown" in query:  # the user has chosen no rank
+                rank = view.log_rank
+                place = place if _number(query["shown"]) == rank else None
             log = None
             if rank is not None and rank < view.rank_count:
                 log = view.log_after(rank, place)
