@@ -26,7 +26,7 @@ from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable
-from launcher.runs.record import RankPlace, read_recorded
+from launcher.runs.record import RankPlace, read_fields, read_recorded
 from launcher.runs.status import RunState, look
 
 EPILOG = """\b
@@ -121,7 +121,8 @@ def _failed(attempt: Attempt, state: RunState) -> bool:
 
 
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen) -> Iterator[str]:
-    yield from render(verdict, _place(attempt, state), screen=screen)
+    stdin = read_fields(state.run_dir).get("stdin")
+    yield from render(verdict, _place(attempt, state), screen=screen, stdin=stdin)
     if verdict.culprit is not None:
         yield from _log(verdict.culprit, attempt.number, state, with_end=not shows_traceback(verdict))
 

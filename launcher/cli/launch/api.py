@@ -96,7 +96,7 @@ def launch(
     lost_after: float = DEFAULT_LOST_S,
     allow_different_program: bool = False,
     coordinator_port: int | None = None,
-    console: Console = "rank0",
+    console: Console | Sequence[int] = "rank0",
     progress_regex: str | None = None,
 ) -> LaunchResult:
     """Start a run as `tlaunch run` does, wait for it to end, and return its result.
@@ -104,7 +104,7 @@ def launch(
     `command` is a list of arguments; without it, the bundled Transformer is trained. Each keyword is the option of the
     same name (see `tlaunch run --help`). `env` maps names to values, sizes are in bytes, and times are in seconds.
 
-    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
+    The lines that `console` selects (all lines of these ranks, if it is a list) go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
     streams do not accept is dropped.
 
     In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
@@ -129,6 +129,8 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
+    if not isinstance(given["console"], str | int):
+        given["console"] = ",".join(map(str, given["console"]))
     for name in ("rank_table", "data", "resume", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))

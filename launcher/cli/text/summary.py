@@ -76,7 +76,10 @@ def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterat
     """
     if not progress.ended or progress.not_begun is not None:
         return
-    verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
+    verdict = progress.current.verdict
+    verbs = ["report", "rerun"]
+    if verdict is not None:
+        verbs.insert(0, "why" if verdict.culprit is None else "logs --rank failed")
     *others, last = (f"`tlaunch {verb} {as_argument(run_dir)}`" for verb in verbs)
     yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
 
@@ -160,8 +163,9 @@ def _failure(
     if screen.columns is not None:
         yield ""  # separates the error from rank 0's lines above
     yield from verdict_text.render(
-        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: "
-    )
+        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: ",
+        stdin=spec.stdin,
+    )  # fmt: skip
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:
