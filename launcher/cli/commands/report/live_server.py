@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             templates: Path = data_dir("templates")
             self._reply(HTTPStatus.OK, kind, b"".join((templates / name).read_bytes() for name in names))
         elif path[2] == "news":
-            fields = {name: values[-1] for name, values in parse_qs(query).items()}
+            fields = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
             page = fields.get("page", "")[:MAX_PAGE_NAME]
             self.server.note_request(page)
             news = self._news(fields)
