@@ -22,7 +22,6 @@ from launcher.core.records import CONSOLES, Cluster, Elastic, Layout, Supervisio
 from launcher.core.text import ranges
 from launcher.engines.assemble import OWN_TABLE, Request, servers_with_agents, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
-from launcher.logs.select import ranks_of
 from launcher.logs.terminal import escaped
 from launcher.mesh.layouts import resolve_layout
 from launcher.program.stdin_program import STDIN_FILES
@@ -183,6 +182,8 @@ def _console(options: RunOptions, rank_count: int) -> str:
     if options.quiet and options.console == "rank0":
         return "none"
     if options.console not in CONSOLES:
+        from launcher.logs.select import ranks_of  # rarely needed
+
         try:
             ranks_of(options.console, ranks)
         except UsageError as error:
