@@ -104,8 +104,8 @@ def launch(
     `command` is a list of arguments; without it, the bundled Transformer is trained. Each keyword is the option of the
     same name (see `tlaunch run --help`). `env` maps names to values, sizes are in bytes, and times are in seconds.
 
-    The lines that `console` selects (all lines of these ranks, if it is a list) go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
-    streams do not accept is dropped.
+    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. `console` may be a
+    list of ranks. Output that these streams do not accept is dropped.
 
     In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
     at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.

@@ -65,7 +65,7 @@ def show(prepared: Prepared) -> None:
 
 
 def summary(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
-    """Yield the outline of a run, the place of each rank, the variables of rank 0, and those that differ on others."""
+    """Yield the outline of a run, the place of each rank, and their variables."""
     yield from map(printable, outline(prepared, spec))
     if prepared.program.recipe is not None:
         from launcher.cli.training.trainer_program import changed_settings  # only for the bundled trainer
@@ -77,8 +77,13 @@ def summary(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
         yield f"MindSpore's scheduler: {shell_words(masked_argv(scheduler))}"
     yield ""
     yield from (_place(rank, spec.layout) for rank in spec.ranks)
-    first, *others = spec.ranks
     yield ""
+    yield from _variables(spec)
+
+
+def _variables(spec: RunSpec) -> Iterator[str]:
+    """Yield the variables of rank 0, and the values of variables that differ on other ranks."""
+    first, *others = spec.ranks
     yield "variables of rank 0:"
     for name, value in first.env.items():
         yield f"  unset {name}" if value is None else f"  {shell_word(f'{name}={masked(name, value)}')}"

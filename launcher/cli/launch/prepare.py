@@ -173,7 +173,7 @@ def _request(
 
 
 def _console(options: RunOptions, rank_count: int) -> str:
-    """Return the output to show. Raises UsageError if --stdin or --console is not a rank of the run, or ranks of it."""
+    """Return the output that the console shows. Raises UsageError if the run lacks a rank of --stdin or --console."""
     ranks = range(rank_count)
     if options.stdin is not None:
         if options.stdin not in ranks:

@@ -158,11 +158,8 @@ class ProgressText:
         if epoch < highest[0]:
             return lowest, f"epoch {epoch:g}, {unit_of_step(self._figures)} {step}"
         behind = highest[1] - step
-        return (
-            (lowest, f"{unit_of_step(self._figures)} {step}")
-            if behind >= max(LAGS_STEPS, LAGS_S * (self._pace.steps_per_s or 0.0))
-            else None
-        )
+        lags = behind >= max(LAGS_STEPS, LAGS_S * (self._pace.steps_per_s or 0.0))
+        return (lowest, f"{unit_of_step(self._figures)} {step}") if lags else None
 
     def _speed(self) -> str:
         figures = self._figures

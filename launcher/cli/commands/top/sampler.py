@@ -165,19 +165,16 @@ class Sampler:
             rows.append(Row(look, rank in slow, figures[rank], usages.get(pid), share, written_ns, silent_s))
         self._before, self._before_s = usages, now_s
         self.steps = self._metrics.look()
-        self.progress = self._progress_of(
-            figures.values(), min((start.time_ns for start in starts.values()), default=0)
-        )
+        self._note_pace(figures.values(), min((start.time_ns for start in starts.values()), default=0))
+        left_s = self._pace.left_s if state.lives else None
+        left = "" if left_s is None else f", {duration(left_s)} left"
+        has_end = self._pace.figures.last_step is not None
+        self.progress = f"{step_text(self._pace.figures)}{left}" if has_end else ""
         return state, rows
 
-    def _progress_of(self, figures: Iterable[RankFigures], started_ns: int) -> str:
-        """Describe how far the first rank with figures is, if its last step is known. The attempt began at `started_ns`."""
+    def _note_pace(self, figures: Iterable[RankFigures], started_ns: int) -> None:
+        """Update the pace from the figures of the first rank that has any. The attempt began at `started_ns`."""
         first = next((step for step in self.steps if step.time_ns >= started_ns), None)
         if self._pace.first is None and first is not None:
             self._pace.first = first.step, first.time_ns
         self._pace.note(next((each for each in figures if each.known), RankFigures()))
-        if self._pace.figures.last_step is None:
-            return ""
-        left_s = self._pace.left_s
-        left = "" if left_s is None else f", {duration(left_s)} left"
-        return f"{step_text(self._pace.figures)}{left}"
