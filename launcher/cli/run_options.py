@@ -12,7 +12,7 @@ from typing import Any, Literal
 from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S, Console
+from launcher.core.records import DEFAULT_GRACE_S
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, can_be_in_name
 from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
@@ -117,7 +117,8 @@ class RunOptions:
     allow_different_program: bool = False
     coordinator_port: int | None = None  # None: the default, or a free port with an engine
     # output
-    console: Console = "rank0"
+    console: str = "rank0"  # a Console, or ranks such as "0,3-5"
+    stdin: int | None = None  # the rank that reads this process's stdin
     progress_regex: str | None = None  # None: the built-in patterns
     quiet: bool = False  # print only errors and the verdict
     verbose: bool = False
@@ -150,6 +151,10 @@ def check_options(options: RunOptions) -> None:
         "--detach and --dry-run": options.detach and options.dry_run,
         "--data and --source": options.data is not None and options.source is not None,
         "--data and --target": options.data is not None and options.target is not None,
+        "--detach and --stdin": options.detach and options.stdin is not None,
+        "--engine and --stdin": options.engine is not None and options.stdin is not None,
+        "--console and --stdin, which shows the output of its rank,": options.console != RunOptions.console
+        and options.stdin is not None,
     }
     for both in filter(contradictory.get, contradictory):
         raise UsageError(f"{both} cannot be combined", hint="give one of them")

@@ -178,7 +178,8 @@ class RunSpec:
     master_addr: str
     master_port: int  # of the first attempt; a restart uses another port unless the user chose this one
     supervision: Supervision = field(default_factory=Supervision)
-    console: Console = "rank0"  # which lines of the ranks are shown during the run
+    console: str = "rank0"  # the lines that are shown during the run: a Console, or ranks such as 0,3-5
     engine: str | None = None  # the user's own mpirun or srun that started the ranks; these have no agent
     continues: ResumedFrom | None = None
     progress_regex: str | None = None  # finds step, loss, ... in the output of ranks; None: the built-in patterns
+    stdin: int | None = None  # the rank that reads the launcher's stdin; the other ranks read /dev/null

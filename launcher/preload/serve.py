@@ -219,7 +219,7 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
             os.sched_setaffinity(0, request["cpus"])
         nowhere = os.open(os.devnull, os.O_RDONLY)
         output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        for descriptor, standard in ((0 if request["stdin"] else nowhere, 0), (output, 1), (output, 2)):
             os.dup2(descriptor, standard)
         os.close(nowhere)
         os.close(output)

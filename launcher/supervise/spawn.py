@@ -30,7 +30,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 # Variables that Python reads at its start, and torch, numpy and their libraries when they are loaded. Found by tracing
 # getenv during the imports of torch, torch.distributed and torch._dynamo.
 _READ_ONCE = (
-    r"(PYTHON|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
+    r"(PYTHON(?!BREAKPOINT$)|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
     r"|DNNL_|ONEDNN_|MKLDNN_|NPY_|NUMPY_|GFORTRAN_|ACC_|OPENSSL_|SYMPY_|MPMATH_|KINETO_|TORCH(?!ELASTIC_)|PYTORCH_"
     r"|AOT_|AOTINDUCTOR_|INDUCTOR_|TRITON_|CUTLASS_|CUTEDSL_).*|LANG|LANGUAGE|HOME|PATH|TMPDIR|TEMP|TMP"
 )
@@ -59,6 +59,7 @@ class Program:
     log: Path  # stdout and stderr both append to it
     cpus: tuple[int, ...] | None = None  # the cores that it may use; None: no restriction
     descriptors: tuple[int, ...] = ()  # descriptors of this process that it inherits under the same numbers
+    stdin: bool = False  # it inherits this process's stdin; otherwise it reads /dev/null
 
 
 def begin_log(log: Path, attempt: int) -> int:
@@ -199,7 +200,7 @@ def _prepare(program: Program) -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with _using(str(program.log)):
-        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        for descriptor, standard in ((0 if program.stdin else nowhere, 0), (output, 1), (output, 2)):
             os.dup2(descriptor, standard, inheritable=True)
     os.chdir(program.cwd)
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):

@@ -95,7 +95,8 @@ class _Preload:
         self.status = None
         self.environment = environment
         try:
-            shown = Program(spec.ranks[0].argv, environment, spec.cwd, run_dir.preload_log)
+            stdin = spec.stdin is not None
+            shown = Program(spec.ranks[0].argv, environment, spec.cwd, run_dir.preload_log, stdin=stdin)
             self.server = ForkServer(program, modules, shown)
         except OSError as error:
             self._event_log.record(Trouble(f"cannot start the fork server: {error.strerror}"))
@@ -258,7 +259,7 @@ class Spawner:
         if server is None:
             return results + ([self._start(self._waiting.popleft())] if self._waiting else [])
         if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
-            server.fork(self._waiting)
+            server.fork(self._waiting, self._spec.stdin)
             self._preload.forking |= {wanted.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return results
@@ -305,8 +306,8 @@ class Spawner:
         argv, global_rank = wanted.argv, wanted.global_rank
         if self._python is not None and self._preload.imitable:
             argv = bootstrap_argv(self._python, wanted.device_dir)
-        descriptors = self._descriptors.get(global_rank, ())
-        program = Program(argv, wanted.environment, self._spec.cwd, wanted.log, wanted.cpus, descriptors)
+        descriptors, stdin = self._descriptors.get(global_rank, ()), global_rank == self._spec.stdin
+        program = Program(argv, wanted.environment, self._spec.cwd, wanted.log, wanted.cpus, descriptors, stdin)
         try:
             return ForkResult(global_rank, spawn(program, self._complaints))
         except OSError as error:

@@ -51,7 +51,7 @@ class NonFiniteReport:
 
 @frozen
 class StepResult:
-    loss: float  # mean over the global batch's target tokens
+    loss: float  # mean over the global batch's target tokens, without label smoothing
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
     padding_share: float  # share of this rank's source and target positions that are padding
@@ -148,7 +148,7 @@ class Session:
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
         """Run forward and backward on a global batch without an optimizer step, and return the mean loss.
 
-        The sum of the gradients over the data-parallel ranks is the gradient of the mean loss.
+        The sum of the gradients over the data-parallel ranks is the gradient of the mean loss with label smoothing.
         """
         self.optimizer.zero_gradients()
         losses_M = self._forward_and_backward(examples, step)

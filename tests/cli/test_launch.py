@@ -102,7 +102,7 @@ def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
 @pytest.mark.parametrize(("arguments", "options", "kind"), [
     (["true"], {"devices": 1}, UsageError), ([["true"]], {"devices": "1"}, UsageError),
     ([["true"]], {"devices": 0}, UsageError),
-    ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError),
+    ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError), ([["true"]], {"devices": 1, "console": [0, 1]}, UsageError),
     ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
     ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
 ])  # fmt: skip

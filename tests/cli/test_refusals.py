@@ -179,8 +179,10 @@ def test_a_stderr_that_takes_nothing_does_not_change_the_exit_code(launcher, arg
 def test_a_table_cannot_add_lines_to_a_dry_run(launcher, sample_tables):
     text = (sample_tables / "rank_table_2pcs.json").read_text().replace("10.0.40.11", r"x\ntouch pwned")
     launcher.write("t.json", text)
-    done = launcher.call("run", "--rank-table", "t.json", "--dry-run", "--", "true", code=0)
+    words = ["run", "--rank-table", "t.json", "--dry-run"]
+    done = launcher.call(*words, "-v", "--", "true", code=0)
     assert all(line.startswith(("#", "cd ")) for line in done.stdout.splitlines())
+    assert "\ntouch" not in launcher.call(*words, "--", "true", code=0).stdout
 
 
 @pytest.mark.skipif(any(Path("/dev").glob("davinci[0-9]*")), reason="this machine has Ascend devices")

@@ -35,7 +35,7 @@ from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import State
-from launcher.runs.record import RankPlace, read_recorded
+from launcher.runs.record import RankPlace, read_fields, read_recorded
 from launcher.runs.status import RunState, look
 from launcher.runs.store import newest_first, run_at
 
@@ -148,7 +148,8 @@ def _failed(attempt: Attempt, state: RunState) -> bool:
 
 
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen) -> Iterator[str]:
-    yield from render(verdict, _place(attempt, state), screen=screen)
+    stdin = read_fields(state.run_dir).get("stdin")
+    yield from render(verdict, _place(attempt, state), screen=screen, stdin=stdin)
     if verdict.culprit is not None:
         yield from _log(verdict.culprit, attempt.number, state, with_end=not shows_traceback(verdict))
 

@@ -81,7 +81,7 @@ class LaunchOptions(TypedDict, total=False):
     lost_after: float
     allow_different_program: bool
     coordinator_port: int | None
-    console: Console
+    console: Console | Sequence[int]
     progress_regex: str | None
 
 
@@ -149,8 +149,8 @@ def launch(
     With `wait=False`, a Run is returned as soon as the run begins. It has `status()`, `logs(rank)`, `stop()`, `wait()`
     and `run_dir`.
 
-    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
-    streams do not accept is dropped.
+    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. `console` may be a
+    list of ranks. Output that these streams do not accept is dropped.
 
     In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
     at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.
@@ -217,6 +217,8 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
+    if not isinstance(given["console"], str | int):
+        given["console"] = ",".join(map(str, given["console"]))
     for name in ("rank_table", "data", "source", "target", "resume", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))

@@ -106,8 +106,8 @@ def attendance(
 # --- for --verbose ---
 
 
-def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
-    """Yield a line for each decision about a run, such as its devices, layout and port."""
+def outline(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
+    """Yield lines with the devices, layout and program of a run."""
     request, options, used = prepared.request, prepared.options, prepared.used
     source = "--devices" if options.devices is not None else "default"
     if request.cluster.source is not None:
@@ -118,6 +118,12 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     yield f"layout: {spec.layout} micro_batches={spec.layout.micro_batches} ({given})"
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
     yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
+
+
+def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
+    """Yield a line for each decision about a run, such as its devices, layout and port."""
+    options = prepared.options
+    yield from outline(prepared, spec)
     yield f"preloading: {_preloading(prepared)}"
     first, rules = spec.ranks[0].cpus, spec.supervision
     cores = "not bound" if first is None else f"{ranges(first)} for rank 0, separate cores for each rank"

@@ -36,7 +36,7 @@ _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
     """Return the error that would prevent ranks on this machine from running `program`, or None.
 
-    `has_stdin` means that ranks inherit standard input from the engine that starts them.
+    `has_stdin` means that all ranks inherit standard input.
     """
     if program.recipe is not None:
         from launcher.cli.training.trainer_process import missing_for_trainer  # only for the bundled trainer
@@ -152,7 +152,7 @@ def stdin_notes() -> Iterator[str]:
         if stat.S_ISFIFO(found.st_mode):
             holds_data = any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
         if holds_data:
-            yield "note: ranks do not get the data on standard input; theirs is /dev/null: pass a file to the program instead"
+            yield "note: ranks do not get the data on standard input; theirs is /dev/null: add --stdin RANK, or pass a file to the program"
 
 
 def _missing_script(program: Program) -> UnreadableError | None:

@@ -17,7 +17,7 @@ from launcher.preload.masking import MASK, masked, masked_argv
 from launcher.runs.record import read_options
 
 # Options of the command, not of the run itself.
-_NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json")
+_NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json", "stdin")
 # Option: the recorded options that it resets.
 _INSTEAD_OF = {
     "rank_table": ("devices",),
@@ -32,6 +32,7 @@ _INSTEAD_OF = {
     "quiet": ("console", "verbose"),
     "verbose": ("quiet",),
     "console": ("quiet",),
+    "stdin": ("console",),
 }
 ADDED = ("env", "settings")  # lists that are merged; the last value of a name wins
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.cli.launch.begin import LaunchOutcome, attendance, begin_run, wait_for_start
 from launcher.cli.launch.detach import detach
 from launcher.cli.launch.elastic import attempt_spec
-from launcher.cli.launch.prepare import doubt_of_table, prepare
+from launcher.cli.launch.prepare import check_stdin, doubt_of_table, prepare
 from launcher.cli.run_options import RunOptions, check_server_id, for_engine
 from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.resources import called_function
@@ -30,6 +30,8 @@ def run(options: RunOptions, on_begin: Callable[[Path], None] | None = None) -> 
     """
     chosen = for_engine(options, os.environ)
     prepared = replace(prepare(chosen, os.environ), on_begin=on_begin)
+    if options.stdin is not None:
+        check_stdin(prepared)
     if options.server is not None:
         check_server_id(options.server, [server.server_id for server in prepared.used.servers])
     if doubt := doubt_of_table(prepared):

@@ -9,7 +9,7 @@ import click
 
 from launcher.cli.options.command_types import Command, help_all_option, parameters_of, together
 from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
-from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, Size, complete_files
+from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, ShownOutput, Size, complete_files
 from launcher.cli.run_options import DEFAULT_COORDINATOR_PORT, DEFAULT_JOIN_S, DEFAULT_LOST_S, ENGINES, MINDSPORE_WAYS
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
@@ -222,8 +222,12 @@ RUN_GROUPS = {
         runs_dir_option,
         click.option("--name", metavar="NAME", help="Name of the run. tlaunch adds the start time as a prefix."),
         click.option(
-            "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-            help="Output to show: rank0, all, collapse (all ranks, with identical lines merged), status (a status line) or none.  [default: rank0]",
+            "--console", type=ShownOutput(), default="rank0", metavar="WHAT", shell_complete=one_of(lambda: CONSOLES),
+            help="Output to show: rank0, ranks such as 0,3-5, all, collapse (all ranks, with identical lines merged), status (a status line) or none.  [default: rank0]",
+        ),
+        click.option(
+            "--stdin", type=IntRange(0, MAX_DEVICES), metavar="RANK",
+            help="Let RANK read the standard input of this command, for example for a debugger, and show its output.",
         ),
         click.option(
             "--progress-regex", metavar="REGEX",

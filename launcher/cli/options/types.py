@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.core.errors import UsageError
+from launcher.core.records import CONSOLES
 from launcher.core.resources import at_home
 from launcher.core.text import did_you_mean, duration_s, near
 
@@ -54,6 +55,18 @@ class IntRange(_Bounded):
                 hint = f"add a space: -np {value[1:]}"
             raise BadValue(f"{value!r} is not a whole number", param, ctx, hint) from None
         return self.within_bounds(number, param, ctx)
+
+
+class ShownOutput(click.ParamType):  # type: ignore[type-arg]  # as above
+    """The output that --console shows: a Console, or ranks."""
+
+    name = "output"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in CONSOLES and not re.fullmatch(r"[\d ,-]*\d[\d ,-]*", value, re.ASCII):
+            hint = f"use {', '.join(CONSOLES)}, or ranks such as 0,3-5"
+            raise BadValue(f"{value!r} is not output to show", param, ctx, hint)
+        return value
 
 
 class FloatRange(_Bounded):

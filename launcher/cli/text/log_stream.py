@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import math
 import select
@@ -95,6 +96,31 @@ class PlainFeed:
             yield skipped
 
 
+class LiveFeed:
+    """A feed of one rank's output as it is written, so that a prompt appears before its line ends."""
+
+    def __init__(self, global_rank: int, log: GrowingLog, shape: Format) -> None:
+        self._global_rank, self._log, self._format = global_rank, log, shape
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.wait, self.close = time.sleep, log.close
+
+    def next_text(self, *, ended: bool = False) -> bytes | None:
+        _, chunk = self._log.read()
+        if text := self._decode(chunk, final=ended and not chunk):
+            return self._format.live(text)
+        return (self._format.end() or None) if ended else None
+
+    def partial(self) -> Mapping[int, PartialLine]:
+        return {}
+
+    def rank_ended(self, global_rank: int) -> None:
+        """Do nothing, because no line waits."""
+
+    def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        if skipped := self._log.skip_to_last(keep_bytes):
+            yield self._global_rank, skipped
+
+
 def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
     places = [RankPlace(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
     return Format(LineOptions(keeps_color=True), stdout, places, shown)
@@ -125,6 +151,8 @@ def feed_of(
             deque(feed.skip_to_last(RECENT_BYTES), maxlen=0)
         return feed
     growing = {rank: GrowingLog(run_dir.train_log(rank), partial(on_truncation, rank)) for rank in global_ranks}
+    if spec.stdin is not None:
+        return LiveFeed(spec.stdin, growing[spec.stdin], shape)
     return PlainFeed(Follower(growing), shape)
 
 

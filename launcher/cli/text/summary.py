@@ -79,7 +79,10 @@ def next_commands(progress: Progress, spec: RunSpec, screen: Screen) -> Iterator
     """
     if not progress.ended or progress.not_begun is not None:
         return
-    verbs = ["report"] if progress.current.verdict is None else ["why", "report"]
+    verdict = progress.current.verdict
+    verbs = ["report"]
+    if verdict is not None:
+        verbs.insert(0, "why" if verdict.culprit is None else "logs --rank failed")
     if called_function(spec.ranks[0].argv) is None:
         verbs.append("rerun")
     *others, last = (f"`tlaunch {verb} {as_argument(RunDir(spec.run_dir))}`" for verb in verbs)
@@ -164,8 +167,9 @@ def _failure(
     if screen.columns is not None:
         yield ""  # separates the error from rank 0's lines above
     yield from verdict_text.render(
-        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: "
-    )
+        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: ",
+        stdin=spec.stdin,
+    )  # fmt: skip
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:

@@ -145,6 +145,15 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
     )  # fmt: skip
 
 
+def changed_settings(options: RunOptions, layout: Layout) -> list[str]:
+    """Return the settings with other values than their defaults, such as "train.steps=5"."""
+    return [
+        printable(f"{each.name}={as_toml(each.value)}")
+        for each in effective_settings(options, layout)
+        if each.origin != DEFAULT and each.value != each.default
+    ]
+
+
 def without_settings(options: RunOptions) -> RunOptions:
     """Remove the options that change settings of the trainer. Keep the options for data, devices and layout."""
     return replace(options, config=None, settings=(), profile=False, micro_batches=None, dry_run=False)

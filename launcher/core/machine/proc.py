@@ -36,6 +36,7 @@ _NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # without nvidiactl and nvidia-uvm
 _OCTAL = re.compile(r"\\([0-7]{3})")  # escaped spaces and similar characters in the mount table
 SPARE = 64  # descriptors for everything else that is open
 _LISTENS = "0A"  # socket state in /proc/net/tcp
+_READS_STDIN = ("0 0x0 ", "63 0x0 ")  # the call `read(0, ...)` in /proc/PID/syscall, on x86_64 and aarch64
 
 
 class Mount(NamedTuple):
@@ -222,6 +223,17 @@ def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
         return None
 
 
+def waits_at_stdin(leader: int) -> bool:
+    """Return True if a thread in the session of this process waits for data on its stdin."""
+    for process in every_process():
+        if process.session == leader:
+            for thread in Path(f"{PROC}/{process.pid}/task").glob("*/syscall"):
+                with suppress(OSError):  # it has ended, or the kernel does not show it
+                    if thread.read_text(encoding="ascii").startswith(_READS_STDIN):
+                        return True
+    return False
+
+
 def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]) -> int | None:
     for _ in range(_MAX_GENERATIONS):  # a pid that was reused during the scan could create a cycle
         if pid in leaders:
@@ -242,6 +254,13 @@ def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
     poll = select.poll()  # select.select does not support descriptors from 1024
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(within_s * 1000))
+
+
+def in_background(terminal: int) -> bool:
+    """Return True if this process must not read from its controlling terminal, the descriptor `terminal`."""
+    with suppress(OSError):  # not this session's terminal
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    return False
 
 
 def own_limit() -> int:

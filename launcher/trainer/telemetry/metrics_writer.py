@@ -148,7 +148,9 @@ class Metrics:
             return
         steps, spent = since.steps, since.time
         knows_waiting = self._device.type == "cpu"
-        peak = self._peak_flops_per_s
+        achieved = _quotient(since.model_flops, spent.seconds)
+        if self._peak_flops_per_s is not None:  # other processes may have slowed down its measurement
+            self._peak_flops_per_s = max(self._peak_flops_per_s, achieved or 0.0)
         self._keep(
             StepMetrics(
                 since.time_ns,
@@ -167,7 +169,7 @@ class Metrics:
                 communication_s=spent.communication_s / steps if knows_waiting else None,
                 bubble_s=spent.bubble_s / steps if knows_waiting else None,
                 model_flops=_quotient(since.model_flops, steps),
-                utilisation=_quotient(since.model_flops, spent.seconds * (peak or 0.0)),
+                utilisation=_quotient(achieved, self._peak_flops_per_s or 0.0),
             )
         )
         now_s = time.monotonic()

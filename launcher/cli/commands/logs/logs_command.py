@@ -14,7 +14,7 @@ import click
 from launcher.cli.commands.logs.chosen import ChosenLogs, choose, lines_of
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
 from launcher.cli.options.completion import one_of
-from launcher.cli.options.logs import ALL, FIRST_FAILED, LogOptions
+from launcher.cli.options.logs import ALL, FAILED, LogOptions
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.arranged_lines import ArrangedFeed, Selection
 from launcher.cli.text.log_stream import Feed, PlainFeed, Writer
@@ -33,7 +33,7 @@ EPILOG = """\b
 Examples:
   tlaunch logs -f
   tlaunch logs --rank 0,3-5 -n 20
-  tlaunch logs --rank first-failed
+  tlaunch logs --rank failed
   tlaunch logs -f --collapse
   tlaunch logs --merge --since 10m --grep 'loss|error'
   tlaunch logs -f -i --grep warning -v heartbeat
@@ -72,8 +72,8 @@ cannot be written; 130 Ctrl-C.
 @click.option(
     "-n", "--lines", "--tail", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank."
 )
-@click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FIRST_FAILED)),
-              help="Ranks to show, for example 0,3-5, all or first-failed.  [default: all]")  # fmt: skip
+@click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FAILED)),
+              help="Ranks to show, for example 0,3-5, all or failed (the rank that failed first).  [default: all]")  # fmt: skip
 @click.option("--server", metavar="SERVER", help="Show the ranks of one server, selected by ID or by index (from 0).")
 @click.option(
     "--attempt", type=IntRange(0), metavar="N",

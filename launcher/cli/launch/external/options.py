@@ -89,7 +89,7 @@ _TORCHRUN = {
     "--shutdown-timeout": Counterpart("--grace"),
     "--monitor-interval": Counterpart(needless="tlaunch notices at once when a rank exits"),
     **dict.fromkeys(("--redirects", "-r", "--tee", "-t"), Counterpart(needless=_LOGS)),
-    "--local-ranks-filter": Counterpart(instead="use --console to select the output to show"),
+    "--local-ranks-filter": Counterpart(instead="use --console 0,3 to show the output of ranks 0 and 3"),
     "--numa-binding": Counterpart(needless=_BIND),
     "--signals-to-handle": Counterpart(instead="use --forward-signals to forward signals to the ranks"),
     **dict.fromkeys(
