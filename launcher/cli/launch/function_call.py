@@ -103,7 +103,7 @@ def _pickled(name: str, function: Callable[..., Any], args: Sequence[Any], kwarg
         missing = "launching a function needs the package cloudpickle, which is not installed"
         raise UsageError(missing, hint="pip install cloudpickle") from None
 
-    class Pickler(cloudpickle.Pickler):
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no annotations
         def reducer_override(self, value: object) -> Any:
             if isinstance(value, CodeType):  # cloudpickle drops the file name, which tracebacks need
                 return marshal.loads, (marshal.dumps(value),)
