@@ -98,7 +98,7 @@ def test_last_nights_failure_is_named_while_another_run_is_active(launcher):
         first, second = launcher.call("why", code=0).stdout.splitlines()
         assert len(launcher.call("why", "a", code=0).stdout.splitlines()) == 1
     assert first.endswith("; nothing failed")
-    assert second.startswith("before it, night failed ")
+    assert second.startswith("the earlier run night failed ")
     assert second.endswith("KeyError: two, at a.py:3 in f; details: tlaunch why night")
     assert "night" not in launcher.call("why", code=0).stdout
 

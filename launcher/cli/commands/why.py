@@ -116,7 +116,7 @@ def _failed_before(state: RunState) -> Iterator[str]:
     if last is not None:
         age = duration((state.looked_ns - (last.ended_ns or last.started_ns or state.looked_ns)) / 1e9)
         why = f": {failure}" if (failure := culprit(last)) else ""
-        yield f"before it, {shown_name(last)} {last.state.value} {age} ago{why}; details: tlaunch why {as_argument(last.run_dir)}"
+        yield f"the earlier run {shown_name(last)} {last.state.value} {age} ago{why}; details: tlaunch why {as_argument(last.run_dir)}"
 
 
 def _going_on(state: RunState) -> Iterator[str]:
