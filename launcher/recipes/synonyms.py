@@ -24,6 +24,8 @@ NAMES = {
     "model.dropout": "hidden_dropout hidden_dropout_rate hidden_dropout_prob",
     "model.attention_dropout": "attention_dropout_rate attention_probs_dropout_prob",
     "model.activation_dropout": "relu_dropout",
+    "data.source_language": "source_lang src_lang",
+    "data.target_language": "target_lang tgt_lang",
     "data.source_length": "src_len src_seq_length encoder_seq_length max_source_length max_source_positions seq_length "
     "seq_len max_length max_seq_len max_position_embeddings",
     "data.target_length": "tgt_len tgt_seq_length decoder_seq_length max_target_length max_target_positions seq_length "
@@ -55,6 +57,7 @@ NAMES = {
     "parallel.gradient_groups": "set_comm_fusion",
     "parallel.recompute": "gradient_checkpointing activation_checkpointing recompute_activations "
     "checkpoint_activations",
+    "checkpoint.enabled": "enable_checkpointing",
     "checkpoint.every_steps": "save_every save_steps save_interval save_interval_updates save_checkpoint_steps "
     "every_n_train_steps",
     "checkpoint.every_minutes": "save_checkpoint_seconds*",
