@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -31,7 +32,9 @@ class LaunchResult:
 
     def __repr__(self) -> str:
         verdict = self.verdict
-        failed = "" if verdict is None else f", culprit={verdict.culprit}, reason={verdict.reason!r}"
+        failed = ""
+        if verdict is not None:
+            failed = f", culprit={verdict.culprit}, reason={textwrap.shorten(verdict.reason, 200, placeholder='...')!r}"
         return f"{type(self).__name__}(exit_code={self.exit_code}, run_dir={str(self.run_dir)!r}{failed})"
 
 
