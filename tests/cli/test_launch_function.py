@@ -1,6 +1,8 @@
 """`tlaunch.launch` with a Python function: every rank calls it, and the caller gets what it returns or raises."""
 
+import dataclasses
 import importlib.util
+import inspect
 import os
 import signal
 import stat
@@ -14,6 +16,7 @@ import psutil
 import pytest
 
 import tlaunch
+from launcher.cli.run_options import RunOptions
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.preload.call_function import open_own
 from tests.conftest import file_size_limit
@@ -112,8 +115,18 @@ def test_every_other_end_of_a_rank_has_its_error(launch, ends, kind, exit_code, 
     assert type(caught.value) is kind
     failed = caught.value if kind is tlaunch.RunFailedError else caught.value.__cause__
     assert failed.exit_code == exit_code
-    assert repr(failed.result.exit_code) in repr(failed.result)
-    assert "\n" not in repr(failed.result)
+
+
+def test_a_result_is_shown_on_one_short_line(launch, tmp_path):
+    def fail():
+        raise ValueError("no such word " * 1000)
+
+    result = launch(fail, check=False)
+    begin, reason = repr(result).split(", reason=")
+    assert begin == f"FunctionResult(exit_code=1, run_dir='{result.run_dir}', culprit=0"
+    assert reason.startswith("'rank 0: ValueError: no such word no such word")
+    assert len(reason) < 210
+    assert "\n" not in reason
 
 
 def test_a_hung_rank_is_named(launch):
@@ -194,6 +207,12 @@ def test_what_does_not_fit_is_refused_before_the_start(launch, tmp_path, argumen
 def test_arguments_that_do_not_fit_on_the_disk_are_refused(launch):
     with file_size_limit(1000), pytest.raises(UnreadableError, match="File too large"):
         launch(scaled, args=(bytes(10_000),))
+
+
+def test_each_option_of_a_run_is_a_keyword():
+    keywords = inspect.signature(tlaunch.launch).parameters.keys() - {"args", "kwargs", "check", "wait"}
+    of_the_command = {"quiet", "verbose", "detach", "dry_run", "json"}
+    assert keywords == {field.name for field in dataclasses.fields(RunOptions)} - of_the_command
 
 
 def test_an_unknown_keyword_is_refused(launch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -31,7 +32,9 @@ class LaunchResult:
 
     def __repr__(self) -> str:
         verdict = self.verdict
-        failed = "" if verdict is None else f", culprit={verdict.culprit}, reason={verdict.reason!r}"
+        failed = ""
+        if verdict is not None:
+            failed = f", culprit={verdict.culprit}, reason={textwrap.shorten(verdict.reason, 200, placeholder='...')!r}"
         return f"{type(self).__name__}(exit_code={self.exit_code}, run_dir={str(self.run_dir)!r}{failed})"
 
 
@@ -70,19 +73,23 @@ def finished(answer: Mapping[str, Any], call: FunctionCall | None, *, check: boo
         raise error
     state = look(RunDir(Path(answer["run_dir"])))
     result = LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
-    if call is not None:
-        result = FunctionResult(**vars(result))
-    if result.exit_code == errors.EXIT_OK and call is not None:
-        try:
-            return FunctionResult(**vars(result) | {"return_values": call.returned(result.attempts[-1])})
-        except errors.TlaunchError as error:
-            raise RunFailedError(f"{error.message}; logs in {result.run_dir}", result) from error.__cause__
     if check and result.exit_code != errors.EXIT_OK:
         failed = RunFailedError("\n".join(_text(result)), result)
         culprit = None if result.verdict is None else result.verdict.culprit
         raised = None if call is None or culprit is None else call.raised(result.attempts[-1], culprit)
         raise failed if raised is None else raised from failed
-    return result
+    return result if call is None else _with_values(result, call)
+
+
+def _with_values(result: LaunchResult, call: FunctionCall) -> FunctionResult[Any]:
+    """Add the returned values to the result of a run. Raises RunFailedError if one is missing or cannot be loaded."""
+    __tracebackhide__ = True
+    if result.exit_code != errors.EXIT_OK:
+        return FunctionResult(**vars(result))
+    try:
+        return FunctionResult(**vars(result), return_values=call.returned(result.attempts[-1]))
+    except errors.TlaunchError as error:
+        raise RunFailedError(f"{error.message}; logs in {result.run_dir}", result) from error.__cause__
 
 
 def _text(result: LaunchResult) -> Iterator[str]:
