@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import UsageError
 from launcher.core.records import Layout
-from launcher.corpus.dataset import read_pairs
+from launcher.corpus.dataset import PairText, read_pairs
 from launcher.corpus.sample import PACKED, SIZES
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.transformer.transformer_checks import check_layout
@@ -198,7 +198,7 @@ def test_batches_have_as_many_tokens_as_asked_for(count, batch_tokens):
 
 def test_batches_by_tokens_have_little_padding():
     """On the packaged sample: of the positions of 1,024-token batches, 4 % are padding, of 32 random pairs half."""
-    pairs = read_pairs(PACKED)[: SIZES["train"]]
+    pairs = read_pairs(PairText(PACKED))[: SIZES["train"]]
     tokenizer = Tokenizer(train_tokenizer([side for pair in pairs for side in pair], 1200))
     pairs = tokenize(pairs, tokenizer, transformer_settings().data)
 
