@@ -27,6 +27,7 @@ from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.network_program import NetworkResult
 from launcher.trainer.programs.program import Program, Validated
 from launcher.trainer.programs.strategy_recorder import StepRecorder
+from launcher.trainer.telemetry import metrics_writer
 from launcher.trainer.training_files import Files
 
 from .transformers import alone
@@ -48,6 +49,7 @@ class Line(Program):
     name = "line"
     dtype = torch.float64
     digest = "points"
+    clip_norm = 4.0
 
     def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
         self.settings, self._broken_at, self._overflows_at = settings, broken_at, overflows_at
@@ -59,7 +61,8 @@ class Line(Program):
         self.shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         placed = {name: Placement.uncut(shape) for name, shape in self.shapes.items()}
         momentum = rule(settings.train.momentum)
-        self.optimizer = ShardedOptimizer(parameters, placed, momentum, dp=ALONE, mp=ALONE, pp=ALONE)
+        axes = {"dp": ALONE, "mp": ALONE, "pp": ALONE}
+        self.optimizer = ShardedOptimizer(parameters, placed, momentum, clip_norm=self.clip_norm, **axes)
         self.buffers = {MEAN: torch.zeros(1, dtype=self.dtype)}
 
     def begin(self):
@@ -91,7 +94,7 @@ class Line(Program):
             self.buffers[MEAN].mul_(0.9).add_(batch.samples.mean(), alpha=0.1)
         if batch.step == self._overflows_at:
             self.model.bias.detach().fill_(math.inf)
-        return NetworkResult(float(loss.detach()), math.isfinite(norm), self.optimizer.votes)
+        return NetworkResult(float(loss.detach()), norm, self.optimizer.votes)
 
     def not_finite(self, batch, result):
         return TlaunchError(f"step {batch.step}: the loss is {result.loss}")
@@ -138,6 +141,8 @@ def _train(tmp_path, capsys):
 def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, monkeypatch):
     """Its lines are the tutorials', and nothing tells of tokens or perplexity; the model has buffers, and no tokenizer."""
     monkeypatch.setenv(TLAUNCH_RUN_DIR, str(tmp_path / "run"))
+    monkeypatch.setattr(metrics_writer, "REST_S", 0.0)
+    monkeypatch.setattr(metrics_writer, "REST_SHARE", 0.0)
     (tmp_path / "run").mkdir()
     program, lines = train(settings_of(every_steps=4), output="model")
     told = [line for line in lines if not line.startswith("saved the checkpoint")]  # by a thread, whenever that is
@@ -155,6 +160,11 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     assert config["recipe"]["train"]["momentum"] == 0.9
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if record.get("loss") is not None]
+    for line, record in zip(told[1:7], steps, strict=True):
+        norm = record["gradient_norm"]
+        assert line.endswith(f", gradient norm {norm:.4g}{' (clipped to 4)' * (norm > 4)}")
+        assert record["clipped_share"] == (norm > 4)
+    assert {record["clipped_share"] for record in steps} == {0, 1}
     of_text = ("tokens_per_s", "padding_share", "model_flops")
     assert {record.get(name) for record in steps for name in of_text} == {None}
     [validation] = [record for record in records if "validation_loss" in record]

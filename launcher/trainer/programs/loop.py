@@ -110,15 +110,23 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         program = self._program
         self._metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
-            model_flops=program.model_flops(batch), loss=result.loss, learning_rate=learning_rate, is_last=batch.is_last,
+            model_flops=program.model_flops(batch), loss=result.loss, gradient_norm=result.gradient_norm,
+            is_clipped=self._is_clipped(result), learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
         if not result.is_finite:
             return
         seconds = spent.seconds
         self._heart.stepped(batch.step, batch.last_step, seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
-        say_of_all(program.line(batch, result, seconds), program.world)
+        clipped = f" (clipped to {program.clip_norm:g})" if self._is_clipped(result) else ""
+        line = f"{program.line(batch, result, seconds)}, gradient norm {result.gradient_norm:.4g}{clipped}"
+        say_of_all(line, program.world)
         for log_line in filter(None, (self.profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
             say_of_all(log_line, program.world)
+
+    def _is_clipped(self, result: AnyResult) -> bool | None:
+        """Return True if the optimizer clipped the gradient of a step, or None if the program never clips."""
+        limit = self._program.clip_norm
+        return result.gradient_norm > limit if limit else None
 
 
 def _run_steps(

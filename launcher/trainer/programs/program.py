@@ -43,6 +43,8 @@ class Result(Protocol):
     @property
     def loss(self) -> float: ...  # mean over the global batch
     @property
+    def gradient_norm(self) -> float: ...  # of the full model, before clipping
+    @property
     def is_finite(self) -> bool: ...  # False: the gradient is not finite, and the weights were not updated
     @property
     def votes(self) -> tuple[float, ...]: ...  # summed over all ranks
@@ -72,6 +74,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     world: World
     optimizer: State
     buffers: Mapping[str, Tensor] = NONE  # equal on all ranks, and saved with the state
+    clip_norm = 0.0  # norm to which gradients are scaled down; 0: gradients are not clipped
     dtype: torch.dtype  # of weights and arithmetic
     shapes: Mapping[str, tuple[int, ...]]  # of every parameter of the single-device model, in its order
     digest: str  # of the training data; checkpoints can only be resumed with the same digest
@@ -94,7 +97,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         """Train one step. Also call `votes`, and sum its numbers over all ranks. All ranks must call it."""
 
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
-        """Return the log line of a step that took `seconds`."""
+        """Return the log line of a step that took `seconds`, without the gradient norm."""
         del seconds
         return line_of(batch, result.loss)
 
