@@ -54,6 +54,18 @@ def differing_settings(
             yield dotted, their, our
 
 
+def changed_settings(index: Index, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that a resumed training changes, such as "train.learning_rate 0.003 -> 0.001".
+
+    Only settings that change how the model is trained are compared: those of `train`, and the dropout of the model.
+    """
+    for section in ("train", "model"):
+        theirs = index.settings.get(section, {})
+        for name, ours in settings.get(section, {}).items():
+            if name in theirs and theirs[name] != encode(ours):
+                yield f"{section}.{name} {as_set(theirs[name])} -> {as_set(ours)}"
+
+
 def check_settings(
     checkpoint: Path,
     index: Index,
@@ -70,7 +82,7 @@ def check_settings(
     if index.program != program:
         raise UsageError(f"{checkpoint} belongs to the program {index.program}, but this run trains {program}")
     found = [
-        (name, _as_set(theirs), _as_set(ours))
+        (name, as_set(theirs), as_set(ours))
         for name, theirs, ours in differing_settings(index, settings, named, defaults=defaults)
     ]
     if found:
@@ -84,5 +96,5 @@ def check_settings(
         )
 
 
-def _as_set(value: Any) -> str:
+def as_set(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)

@@ -243,6 +243,16 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     assert not read_index(best).validations.is_due
 
 
+def test_a_changed_setting_is_reported(train):
+    train(settings_of(steps=2))
+    _, lines = train(settings_of(steps=4))
+    assert "settings changed since step-2: train.steps 2 -> 4" in lines
+    _, lines = train(settings_of(steps=4, learning_rate=0.05, momentum=0.5))
+    assert "settings changed since step-4: train.learning_rate 0.1 -> 0.05, train.momentum 0.9 -> 0.5" in lines
+    _, lines = train(settings_of(steps=4))
+    assert not any(line.startswith("settings changed") for line in lines)
+
+
 def test_a_checkpoint_of_another_run_is_not_changed(train, tmp_path):
     """Its loss is computed by the run that resumes from it, and recorded nowhere."""
     train(settings_of(steps=4), checkpoints="first")

@@ -25,7 +25,7 @@ from launcher.checkpoint.index import (
     is_checkpoint,
     read_index,
 )
-from launcher.checkpoint.same_settings import check_settings
+from launcher.checkpoint.same_settings import changed_settings, check_settings
 from launcher.checkpoint.tensors import files_to_read
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.text import some_of
@@ -78,10 +78,8 @@ def restore(
             index = _index_of_all(path, world)
             files = _good_files(path, index, world)
             _check_same(path, index, training, state.kinds, buffers)
-            theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
-            if theirs != ours and None not in {theirs, ours} and world.is_first:
-                words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
-                print(words, flush=True)
+            if world.is_first and (changed := ", ".join(changed_settings(index, training.settings))):
+                print(f"settings changed since {path.name}: {changed}", flush=True)
             world.while_others_wait(partial(_read, path, index, files, state, buffers))
             try:
                 world.while_others_wait(partial(check_finite, state, str(path)))
