@@ -21,7 +21,7 @@ from .transcript import normalised
 def _checkpoint(launcher):
     """Gives a function that writes a checkpoint of a parameter of 2 x 3 to a run's directory."""
 
-    def write(run, step, *settings, mtime=None, validation_loss=None):
+    def write(run, step, *settings, mtime=None, validation_loss=None, validation_bleu=None):
         directory = launcher.directory / "runs" / run / "checkpoints" / f"step-{step}"
         directory.mkdir(parents=True)
         (directory.parents[1] / "run.json").write_text("{}")
@@ -34,7 +34,7 @@ def _checkpoint(launcher):
         facts = json.loads(json.dumps(asdict(load_settings(TransformerSettings, None, list(settings)))))
         files, shapes = {"rank0.safetensors": file, TOKENIZER: tokenizer}, {"head.weight": (2, 3)}
         known = (step, "transformer", facts, Layout(dp=2), "text", "", "F32", shapes, files)
-        index = Index(*known, validation_loss=validation_loss)
+        index = Index(*known, validation_loss=validation_loss, validation_bleu=validation_bleu)
         (directory / INDEX).write_text(index_text(index))
         if mtime is not None:
             os.utime(directory / INDEX, (mtime, mtime))
@@ -77,6 +77,16 @@ def test_the_best_of_each_run_is_marked(launcher, checkpoint):
     shown = [line.split() for line in launcher.call("ckpt", "ls", code=0).stdout.splitlines()]
     assert [line[-1] for line in shown if "best" in line] == list(map(str, reversed(best)))
     assert ", the best" not in launcher.call("ckpt", "ls", other, code=0).stdout
+
+
+def test_the_best_has_the_highest_bleu_if_that_is_the_metric(launcher, checkpoint):
+    for step, (loss, bleu) in enumerate([(2.0, 31.5), (1.0, 30.0)], start=1):
+        metric = ("train.best_metric=bleu", "train.bleu_sentences=9")
+        checkpoint("20260101-000000-a", step, *metric, validation_loss=loss, validation_bleu=bleu)
+    shown = launcher.call("ckpt", "ls", code=0).stdout
+    assert [line.partition("BLEU ")[2].split()[:3] for line in shown.splitlines()[1:]] == [
+        ["30.00", *shown.splitlines()[1].split()[-1:]], ["31.50,", "the", "best"],
+    ]  # fmt: skip
 
 
 def test_what_one_holds(launcher, checkpoint):

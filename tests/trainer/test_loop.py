@@ -10,7 +10,16 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from launcher.checkpoint.index import INDEX, SCHEMA_OF_VALIDATIONS, Validations, checkpoints_in, index_text, read_index
+from launcher.checkpoint.index import (
+    BLEU,
+    INDEX,
+    LOSS,
+    SCHEMA_OF_VALIDATIONS,
+    Validations,
+    checkpoints_in,
+    index_text,
+    read_index,
+)
 from launcher.checkpoint.same_settings import check_settings
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
@@ -37,8 +46,13 @@ MEAN = "running_mean"
 
 
 @frozen
+class TrainConfig(QuickstartTrainConfig):
+    best_metric: str = LOSS
+
+
+@frozen
 class Settings:
-    train: QuickstartTrainConfig = QuickstartTrainConfig()
+    train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     parallel: ParallelConfig = ParallelConfig()
 
@@ -51,8 +65,10 @@ class Line(Program):
     digest = "points"
     clip_norm = 4.0
 
-    def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
+    def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), scores=None, rule=Momentum):
         self.settings, self._broken_at, self._overflows_at = settings, broken_at, overflows_at
+        self._scores = None if scores is None else list(scores)
+        self.best_metric = settings.train.best_metric
         self._errors, self.world = list(errors), alone()
         self.model = nn.Linear(1, 1).to(self.dtype)
         nn.init.zeros_(self.model.weight)
@@ -100,6 +116,8 @@ class Line(Program):
         return TlaunchError(f"step {batch.step}: the loss is {result.loss}")
 
     def validate(self):
+        if self._scores is not None:
+            return Validated(1.0, "as given", bleu=self._scores.pop(0))
         if self._errors:
             return Validated(self._errors.pop(0), "as given")
         error = float((self.model.weight.detach() - 2).abs() + (self.model.bias.detach() - 1).abs())
@@ -116,7 +134,7 @@ class Line(Program):
 def settings_of(*, every_steps=2, keep=4, keep_best=False, **train):
     checkpoint = CheckpointConfig(every_steps=every_steps, keep=keep, keep_best=keep_best)
     config = {"epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, **train}
-    return Settings(QuickstartTrainConfig(**config), checkpoint)
+    return Settings(TrainConfig(**config), checkpoint)
 
 
 @pytest.fixture(name="train")
@@ -217,7 +235,7 @@ def test_validations_are_counted_over_an_interruption(train, tmp_path, step, is_
     shutil.copytree(tmp_path / "whole" / half.name, half)
     losses = LOSSES[step // 2 :]
     if is_due:
-        counting = EarlyStopping(3, read_index(tmp_path / "whole" / f"step-{step - 1}").validations)
+        counting = EarlyStopping(3, LOSS, read_index(tmp_path / "whole" / f"step-{step - 1}").validations)
         counting.missed()
         (half / INDEX).write_text(index_text(dataclasses.replace(read_index(half), validations=counting.validations)))
         losses = LOSSES[step // 2 - 1 :]
@@ -232,7 +250,7 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     """The run that resumes validates that state and records its loss, with and without early stopping."""
     train(stopping(every_steps=1, keep=1, steps=3, patience=patience))
     best = tmp_path / "checkpoints" / "step-3"
-    counting = EarlyStopping(patience, read_index(best).validations)
+    counting = EarlyStopping(patience, LOSS, read_index(best).validations)
     counting.missed()
     index = dataclasses.replace(read_index(best), validation_loss=None, validations=counting.validations)
     (best / INDEX).write_text(index_text(dataclasses.replace(index, schema=SCHEMA_OF_VALIDATIONS)))
@@ -241,6 +259,29 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     assert [path.name for path in checkpoints_in(best.parent)] == ["step-8" if patience == 0 else "step-6", "step-3"]
     assert read_index(best).validation_loss == 0.5
     assert not read_index(best).validations.is_due
+
+
+# BLEU after each second step; three in a row without a higher one.
+SCORES = [10.0, 20.0, 20.0, 30.5, 30.0, 20.0, 29.0, 40.0]
+
+
+def test_the_best_bleu_decides_if_it_is_the_metric(train, tmp_path):
+    """When the training ends and which checkpoint is kept, also over an interruption; another metric counts anew."""
+    by_bleu = {"keep": 1, "keep_best": True, "best_metric": BLEU}
+    _, lines = train(stopping(**by_bleu, steps=8), scores=SCORES)
+    _, lines = train(stopping(**by_bleu), scores=SCORES[4:])
+    assert sum(line.startswith("epoch: ") for line in lines) == 6
+    assert "ended early: 3 validations in a row have no higher BLEU; the highest BLEU is 30.50" in lines
+    newest, best = (read_index(path) for path in checkpoints_in(tmp_path / "checkpoints"))
+    assert (newest.step, newest.validation_bleu, newest.validations) == (
+        14,
+        29.0,
+        Validations(None, 3, highest_bleu=30.5),
+    )
+    assert (best.step, best.validation_bleu, best.validation_loss) == (8, 30.5, 1.0)
+    _, lines = train(stopping(keep=1, steps=16), errors=[2.0])
+    assert sum(line.startswith("epoch: ") for line in lines) == 2
+    assert read_index(checkpoints_in(tmp_path / "checkpoints")[0]).validations == Validations(2.0)
 
 
 def test_a_changed_setting_is_reported(train):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from launcher.checkpoint.index import BLEU
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.corpus.dataset import count_first_pairs, find_splits
@@ -50,6 +51,11 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     _check_rates(settings.train)
     check_clip_norm("train.clip_norm", settings.train.clip_norm)
     check_early_stopping(settings.train)
+    if settings.train.best_metric == BLEU and not settings.train.bleu_sentences:
+        raise UsageError(
+            "train.best_metric = bleu needs translations at each validation, but train.bleu_sentences = 0",
+            hint="use `--set train.bleu_sentences=200`, or `--set train.best_metric=loss`",
+        )
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(

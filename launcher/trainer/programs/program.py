@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from launcher.checkpoint.index import LOSS
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
@@ -56,11 +57,13 @@ class Result(Protocol):
 
 @frozen
 class Validated:
-    loss: float
+    loss: float | None  # None: there is no validation data
     line: str  # the log line
     of_tokens: bool = False  # the loss is a mean per token in nats, and has a perplexity
     bleu: float | None = None  # of some translations; None: nothing was translated
 
+
+NOTHING_VALIDATED = Validated(None, "")
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 AnyResult = TypeVar("AnyResult", bound=Result)
@@ -74,6 +77,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     world: World
     optimizer: State
     buffers: Mapping[str, Tensor] = NONE  # equal on all ranks, and saved with the state
+    best_metric = LOSS  # or BLEU: which value of a validation shows an improvement
     clip_norm = 0.0  # norm to which gradients are scaled down; 0: gradients are not clipped
     dtype: torch.dtype  # of weights and arithmetic
     shapes: Mapping[str, tuple[int, ...]]  # of every parameter of the single-device model, in its order

@@ -17,7 +17,7 @@ from launcher.trainer.checkpoint.restore import candidates_at, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.schedule import end_by_sigterm
 from launcher.trainer.checkpoint.state import Training, check_finite
-from launcher.trainer.programs.program import Program, say, say_of_all
+from launcher.trainer.programs.program import Program, Validated, say, say_of_all
 from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.training_files import Files
 
@@ -104,8 +104,8 @@ class Saving:
             say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
         self._has_warned = True
 
-    def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
-        """Start to save a checkpoint of `step`, if checkpoints are on.
+    def save(self, step: int, validated: Validated, validations: Validations, *, ends: bool) -> None:
+        """Start to save a checkpoint of `step`, if checkpoints are on. `validated` is the validation of its state.
 
         With `ends`, wait until it is saved, then end this process by SIGTERM.
         """
@@ -114,20 +114,22 @@ class Saving:
         program = self._program
         self.finish(goes_on=not ends)
         program.settle()
-        buffers, optimizer = program.buffers, program.optimizer
-        self._writer.save(step, optimizer, buffers=buffers, validation_loss=validation_loss, validations=validations)
+        self._writer.save(
+            step, program.optimizer, buffers=program.buffers, validation_loss=validated.loss,
+            validation_bleu=validated.bleu, validations=validations,
+        )  # fmt: skip
         if ends:
             self.finish(goes_on=False)
             self._metrics.flush()
             say_of_all(f"ended by SIGTERM after step {step}", program.world)
             end_by_sigterm()
 
-    def record_validation(self, loss: float | None, validations: Validations) -> None:
-        """Add a validation loss to the checkpoint that this run resumed from, if this run also wrote it."""
+    def record_validation(self, validated: Validated, validations: Validations) -> None:
+        """Add a validation to the checkpoint that this run resumed from, if this run also wrote it."""
         if self._resumed is None or not self._program.world.is_first:
             return
         try:
-            record_validation(self._resumed, loss, validations)
+            record_validation(self._resumed, validated.loss, validated.bleu, validations)
         except (OSError, TlaunchError) as error:
             say(f"{self._resumed}: cannot record the validation loss: {error}")
 

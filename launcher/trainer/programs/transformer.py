@@ -62,7 +62,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         self._corpus = open_corpus(settings, world, files.data)
         self._session = Session(settings, world)
         self.optimizer = self._session.optimizer
-        self.clip_norm = settings.train.clip_norm
+        self.best_metric, self.clip_norm = settings.train.best_metric, settings.train.clip_norm
         self.dtype = self._session.dtype
         self.shapes = model_shapes(settings)
         self.digest = self._corpus.digest
