@@ -49,7 +49,7 @@ KINDS_OF_BUFFERS = ("buffer",)
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by safetensors dtype
 MAX_INDEX_BYTES = 1 << 30
 MAX_HEAD_BYTES = 200  # the digest before the index
-_LATER = ("kinds", "buffers", "validations", "validation_bleu")  # fields that are omitted at their default
+_LATER = ("kinds", "buffers", "validations", "validation_bleu", "init_from")  # fields that are omitted at their default
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -102,6 +102,7 @@ class Index:
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes; BUFFERS holds them unpartitioned
     validations: Validations = NOT_VALIDATED
     validation_bleu: float | None = None  # of translations after that step
+    init_from: str = ""  # path of the model that the training started from, with its tokenizer; "": random weights
 
     @property
     def validation_cost(self) -> float | None:

@@ -36,6 +36,7 @@ OF_TRAINER = (
     "settings",
     "data",
     "resume",
+    "init_from",
     "save_strategy",
     "profile",
 )  # only for the bundled trainer
@@ -86,6 +87,7 @@ class RunOptions:
     settings: tuple[str, ...] = ()
     data: Path | None = None
     resume: str | None = None
+    init_from: str | None = None
     save_strategy: bool = False
     profile: bool = False
     # the run

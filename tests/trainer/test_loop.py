@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from launcher.checkpoint.index import (
@@ -141,7 +141,7 @@ def settings_of(*, every_steps=2, keep=4, keep_best=False, **train):
 def _train(tmp_path, capsys):
     """Gives a function that trains as `python -m launcher.trainer` would, and returns program and lines."""
 
-    def train(settings, *, output=None, checkpoints="checkpoints", resume=None, **facts):
+    def train(settings, *, output=None, checkpoints="checkpoints", resume=None, init_from=None, **facts):
         made = []
 
         def make():
@@ -149,7 +149,7 @@ def _train(tmp_path, capsys):
             return made[0]
 
         output = None if output is None else tmp_path / output
-        files = Files(output=output, checkpoints=tmp_path / checkpoints, resume=resume)
+        files = Files(output=output, checkpoints=tmp_path / checkpoints, resume=resume, init_from=init_from)
         run(make, settings.checkpoint, alone(), files)
         return made[0], capsys.readouterr().out.splitlines()
 
@@ -292,6 +292,40 @@ def test_a_changed_setting_is_reported(train):
     assert "settings changed since step-4: train.learning_rate 0.1 -> 0.05, train.momentum 0.9 -> 0.5" in lines
     _, lines = train(settings_of(steps=4))
     assert not any(line.startswith("settings changed") for line in lines)
+
+
+def test_a_training_starts_from_the_weights_of_another(train, tmp_path):
+    """And its buffers, but not from its moments and steps; a restart, before or after a checkpoint, changes nothing."""
+    first, _ = train(settings_of(steps=4), output="model", checkpoints="first")
+    still = settings_of(steps=1, learning_rate=0.0)
+    for source in (tmp_path / "model", tmp_path / "first" / "step-4"):
+        program, lines = train(still, init_from=source, checkpoints=source.name)
+        assert f"initial weights: {source}" in lines
+        assert torch.equal(program.model.weight, first.model.weight)
+        whole, _ = train(settings_of(), init_from=source, checkpoints=f"whole {source.name}")
+        train(settings_of(steps=4), init_from=source, checkpoints=f"half {source.name}")
+        again, lines = train(settings_of(), init_from=source, checkpoints=f"half {source.name}")
+        assert sum(line.startswith("epoch: ") for line in lines) == 2
+        assert not any("initial weights" in line for line in lines)
+        assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
+    fresh, _ = train(settings_of(), checkpoints="fresh")
+    assert not torch.equal(fresh.weights()[MEAN], whole.weights()[MEAN])
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda model: (model / "model.safetensors").write_bytes(b"junk"), "is damaged"),
+    (lambda model: (model / "model.safetensors").unlink(), "No such file"),
+    (lambda model: (model / "config.json").write_text("{}"), "no valid entries"),
+    (lambda model: (model / "config.json").unlink(), "cannot read"),
+    (lambda model: save_file({"bias": torch.zeros(1)}, model / "model.safetensors"), "no such tensor"),
+    (lambda model: save_file({"weight": torch.zeros(2, 1)}, model / "model.safetensors"), r"the shape \(2, 1\)"),
+    (lambda model: (model / "config.json").write_text('{"program": "circle", "recipe": {}}'), "the program circle"),
+])  # fmt: skip
+def test_a_model_that_does_not_fit_is_refused(train, tmp_path, damage, message):
+    train(settings_of(steps=2), output="model", checkpoints="first")
+    damage(tmp_path / "model")
+    with pytest.raises(TlaunchError, match=message):
+        train(settings_of(), init_from=tmp_path / "model", checkpoints="second")
 
 
 def test_a_checkpoint_of_another_run_is_not_changed(train, tmp_path):

@@ -74,6 +74,7 @@ def launch(
     settings: Sequence[str] = (),
     data: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
+    init_from: str | os.PathLike[str] | None = None,
     save_strategy: bool = False,
     profile: bool = False,
     runs_dir: str | os.PathLike[str] | None = None,
@@ -129,10 +130,10 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
-    for name in ("rank_table", "data", "resume", "runs_dir"):
+    for name in ("rank_table", "data", "resume", "init_from", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))
-            given[name] = path if name == "resume" else Path(path)
+            given[name] = path if name in {"resume", "init_from"} else Path(path)
     for name, example in LISTS.items():
         if name != "preload" or given[name] is not None:
             given[name] = _texts(name, given[name], example)

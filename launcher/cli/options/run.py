@@ -170,6 +170,10 @@ RUN_GROUPS = {
             help="Resume from a checkpoint. For a run or a directory, this is its newest complete checkpoint. For auto, it is the newest one of any run with the same settings.",
         ),
         click.option(
+            "--init-from", type=NAME_OR_PATH, metavar="MODEL|RUN|CHECKPOINT", shell_complete=complete_runs_or_files,
+            help="Start a new training from the weights and the tokenizer of a trained model. For a run, this is its final model, or else its newest checkpoint.",
+        ),
+        click.option(
             "--save-strategy", is_flag=True,
             help="Record the operators, layouts and collectives of every rank in one training step. `tlaunch plan operators` shows the record.",
         ),

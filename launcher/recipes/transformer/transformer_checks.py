@@ -8,10 +8,12 @@ from pathlib import Path
 from launcher.checkpoint.index import BLEU
 from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
+from launcher.core.resources import at_home
 from launcher.corpus.dataset import count_first_pairs, find_splits
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
+from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import FALLING, TransformerSettings, TransformerTrainConfig
 
 MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by cost
@@ -67,8 +69,11 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
 def check_data(settings: TransformerSettings, data: Path | None) -> None:
     """Raise an error if `data` starts with malformed lines or has too few pairs. None means the packaged sample.
 
-    Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits` and `count_first_pairs`.
+    Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits`, `count_first_pairs` and
+    `check_tokenizer`.
     """
+    if settings.data.tokenizer:
+        check_tokenizer(Path(at_home(settings.data.tokenizer)), settings.model.vocabulary_size)
     if data is None:
         return
     splits, train = find_splits(data, settings.data.direction), settings.train

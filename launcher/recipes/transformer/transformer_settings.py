@@ -10,6 +10,7 @@ from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 
 BEST_METRICS = (LOSS, BLEU)
+TOKEN_IDS = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}  # of special tokens, as sentencepiece calls them
 FALLING = ("linear", "cosine")  # schedules that need the number of the last step
 
 
@@ -49,6 +50,7 @@ class DataConfig:
     normalise: bool = setting(
         True, "normalise text (NFC), drop invisible characters and merge spaces, in training and translation"
     )
+    tokenizer: str = setting("", "sentencepiece model to use; empty: train one on the training pairs")
     source_length: int = setting(
         32,
         "maximum tokens of a source sentence, including its end mark; longer ones are truncated",

@@ -201,6 +201,7 @@ class Writing:
             kinds=self._part.kinds,
             buffers=shapes_of(buffers),
             validations=self._validations,
+            init_from=training.init_from,
         )
         finish(self._aside, index)  # removes parts and notes
         if self._final.exists():  # a run that resumed from an older checkpoint writes this step again

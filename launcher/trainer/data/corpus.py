@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -11,9 +11,11 @@ import numpy as np
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.resources import at_home
 from launcher.corpus.dataset import Splits, find_splits, is_empty, no_filled_pairs, split_pairs
 from launcher.corpus.sample import cached_sample
 from launcher.corpus.text_files import read_lines
+from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.token_cache import Text, find_tokens, text_at, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
@@ -27,6 +29,7 @@ MAX_TOKENIZER_PAIRS = 500_000  # used to train the tokenizer; more cost memory a
 PAIRS_BETWEEN_SIGNS = 10_000  # between heartbeats
 
 Pair = tuple[str, str]
+GivenTokenizer = Callable[[], Path | None]  # None: use `data.tokenizer`, or train one
 
 
 @frozen
@@ -41,10 +44,12 @@ class Corpus:
     remarks: list[str]  # one line about left-out pairs, and one about truncated pairs
 
 
-def open_corpus(settings: TransformerSettings, world: World, data: Path | None) -> Corpus:
+def open_corpus(
+    settings: TransformerSettings, world: World, data: Path | None, given_tokenizer: GivenTokenizer = lambda: None
+) -> Corpus:
     """Open the corpus at `data`, or the built-in sample if `data` is None. All ranks must call it.
 
-    One rank per server creates missing files.
+    One rank per server creates missing files. On rank 0, `given_tokenizer` returns the file of a tokenizer to use.
 
     Raises:
         UnreadableError: files are missing or malformed.
@@ -54,7 +59,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Path | None) 
         world.while_others_wait(cached_sample if _makes_files(world) else None)
     splits = find_splits(data or cached_sample(), settings.data.direction)
     paths = [path for path in (splits.train, splits.valid) if path is not None]
-    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, paths)
+    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, paths, given_tokenizer)
     pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
         train, valid = pairs, stored[1].pairs(settings.data).in_memory()
@@ -86,7 +91,11 @@ def _makes_files(world: World) -> bool:
 
 
 def _obtain(
-    settings: TransformerSettings, world: World, splits: Splits, paths: list[Path]
+    settings: TransformerSettings,
+    world: World,
+    splits: Splits,
+    paths: list[Path],
+    given_tokenizer: GivenTokenizer,
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
     """Return the token ids of the texts at `paths`, the tokenizer with its path, and the digest of the first text."""
     makes_files, beside, normalise = _makes_files(world), splits.train.parent, settings.data.normalise
@@ -98,7 +107,7 @@ def _obtain(
     digests = world.check_equal(found, f"the text of {beside}").decode().split()
 
     # 2. The tokenizer, from rank 0.
-    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0])
+    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0], given_tokenizer)
 
     # 3. Token ids, once per server.
     def write() -> None:
@@ -158,7 +167,11 @@ def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
 
 
 def shared_tokenizer(
-    settings: TransformerSettings, world: World, splits: Splits, digest: str
+    settings: TransformerSettings,
+    world: World,
+    splits: Splits,
+    digest: str,
+    given_tokenizer: GivenTokenizer = lambda: None,
 ) -> tuple[Tokenizer, Path]:
     """Read or train the tokenizer on rank 0, and return it on all ranks. The returned path is valid only on rank 0."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
@@ -166,6 +179,13 @@ def shared_tokenizer(
 
     def obtain() -> None:
         nonlocal serialized, kept_at
+        given = given_tokenizer()
+        if given is None and settings.data.tokenizer:
+            given = Path(at_home(settings.data.tokenizer))
+        if given is not None:
+            check_tokenizer(given, settings.model.vocabulary_size)
+            serialized, kept_at = given.read_bytes(), given
+            return
         serialized, kept_at = obtain_tokenizer(
             lambda: training_sentences(splits.train, holds_out=holds_out, normalise=normalise),
             digest=f"{digest}/{holds_out}/{MAX_TOKENIZER_PAIRS}" + "/normalised" * normalise,

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.finish import record_validation, set_aside
-from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, name_of, read_index
+from launcher.checkpoint.index import NOT_VALIDATED, Validations, name_of, read_index
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
-from launcher.trainer.checkpoint.restore import candidates_at, restore
+from launcher.trainer.checkpoint.initial import start_from
+from launcher.trainer.checkpoint.restore import candidates_of, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.schedule import end_by_sigterm
 from launcher.trainer.checkpoint.state import Training, check_finite
@@ -36,6 +37,7 @@ class Saving:
             data="" if files.data is None else str(files.data.absolute()),
             shapes=program.shapes,
             tokenizer=program.tokenizer,
+            init_from="" if files.init_from is None else str(files.init_from.absolute()),
             named=files.named,
             defaults=dataclasses.asdict(type(program.settings)()),
         )
@@ -47,21 +49,24 @@ class Saving:
     def resume(self) -> int:
         """Restore the newest usable checkpoint and return its step. Return 0 if there are no checkpoints.
 
-        This run's checkpoints are tried before those in `files.resume`.
+        This run's checkpoints are tried before those in `files.resume`. Without checkpoints, load the weights of the
+        model `files.init_from`, if one is given.
 
         Raises:
-            TlaunchError: no checkpoint is usable, or one belongs to a different training. All ranks raise it.
+            TlaunchError: no checkpoint is usable, one belongs to a different training, or the initial model does not
+                fit. All ranks raise it.
         """
         program, files = self._program, self._files
-
-        def find() -> list[Path]:
-            own = [] if files.checkpoints is None else checkpoints_in(files.checkpoints)
-            return own + ([] if files.resume is None else candidates_at(files.resume))
-
-        found = restore(find, self._training, program.optimizer, program.world, buffers=program.buffers)
+        found = restore(
+            partial(candidates_of, files), self._training, program.optimizer, program.world, buffers=program.buffers
+        )
         if found is None:
             if attempt_in(os.environ) > 0:
                 say_of_all("there is no checkpoint: the training starts from the beginning", program.world)
+            if files.init_from is not None:
+                start_from(files.init_from, self._training, program.optimizer, program.world, buffers=program.buffers)
+                program.take_buffers()
+                say_of_all(f"initial weights: {files.init_from}", program.world)
             return 0
         path, step = found
         program.take_buffers()
