@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 from common.checks import Bound, Checks
 
-from launcher.corpus.dataset import find_splits, read_pairs
+from launcher.corpus.dataset import PairText, find_splits, read_pairs
 from launcher.corpus.sample import cached_sample
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import global_batches, own_micro_batches
 from launcher.trainer.data.corpus import open_corpus, shared_tokenizer
-from launcher.trainer.data.token_cache import text_at, write_tokens
+from launcher.trainer.data.token_cache import read_text, write_tokens
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import World, open_world
 
@@ -41,7 +41,7 @@ SETTINGS = load_settings(
 
 
 def write_text(path: Path, count: int) -> None:
-    pairs = read_pairs(find_splits(cached_sample(), "fr_en").train)
+    pairs = read_pairs(find_splits([cached_sample()]).train)
     words = sorted({word for pair in pairs for word in pair[1].split()})
     numbers = random.Random(1)
     with path.open("w", encoding="utf-8") as file:
@@ -76,9 +76,9 @@ def first(data: Path, world: World) -> dict[str, float]:
     """What is done once per server."""
     figures: dict[str, float] = {}
     with measured(figures, "digest"):
-        text = text_at(data)
+        text = read_text(PairText(data))
     with measured(figures, "tokenizer"):
-        tokenizer, _ = shared_tokenizer(SETTINGS, world, find_splits(data, "fr_en"), text.digest)
+        tokenizer, _ = shared_tokenizer(SETTINGS, world, find_splits([data]), text.digest)
     with measured(figures, "write"):
         write_tokens(text, tokenizer)
     return figures
@@ -88,7 +88,7 @@ def cached(data: Path, world: World) -> dict[str, float]:
     """What every rank does at every start, to its first batch; then some steps of one rank, and one of the next epoch."""
     figures: dict[str, float] = {}
     with measured(figures, "open"):
-        corpus = open_corpus(SETTINGS, world, data)
+        corpus = open_corpus(SETTINGS, world, [data])
         batches = global_batches(corpus.train, SETTINGS.train)
         next(batches)
     positions = tokens = 0

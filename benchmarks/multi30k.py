@@ -88,6 +88,10 @@ def _options() -> argparse.Namespace:
     return options
 
 
+def _paths(options: argparse.Namespace) -> tuple[Path, ...]:
+    return () if options.data is None else (options.data,)
+
+
 def _data(options: argparse.Namespace) -> list[str | Path]:
     return [] if options.data is None else ["--data", options.data]
 
@@ -99,7 +103,7 @@ def _settings(*more: str) -> TransformerSettings:
 def _ours_s(options: argparse.Namespace) -> float:
     """Return the median time of a step of ours."""
     with tempfile.TemporaryDirectory() as runs:
-        settings = [f"train.steps={options.steps}", "checkpoint.every_steps=0", "train.translations=0"]
+        settings = [f"train.steps={options.steps}", "checkpoint.enabled=false", "train.translations=0"]
         words = [word for each in settings for word in ("--set", each)]
         command = [BIN / "tlaunch", "run", "--devices", str(RANKS), "--runs-dir", runs, "--config", RECIPE]
         subprocess.run([*command, *_data(options), *words], check=True, stdout=subprocess.DEVNULL)
@@ -130,7 +134,7 @@ def _train_peer(options: argparse.Namespace) -> None:
     directory: Path = options.rank_of_peer
     settings = _settings(*([] if options.whole else [f"train.steps={options.steps}"]))
     with open_world(this_place(micro_batches=1), CPU) as world:
-        corpus = open_corpus(settings, world, options.data)
+        corpus = open_corpus(settings, world, _paths(options))
         torch.manual_seed(settings.train.seed)
         model = marian_model(settings)
         optimizer = torch.optim.Adam(
@@ -207,7 +211,7 @@ def _score_peer(options: argparse.Namespace) -> None:
     model = marian_model(settings).eval()
     model.load_state_dict({name: value.to(kept[0][name].dtype) for name, value in mean.items()})
     with open_world(this_place(micro_batches=1), CPU) as alone:
-        tokenizer = open_corpus(settings, alone, options.data).tokenizer
+        tokenizer = open_corpus(settings, alone, _paths(options)).tokenizer
     sources, references = (list(read_lines(path)) for path in (options.source, options.reference))
     began_s = time.monotonic()
     encoded = [[*ids[: settings.data.source_length - 1], END] for ids in tokenizer.encode(sources)]

@@ -82,7 +82,7 @@ def loop_of(
 
 def recipe_of(settings: Resnet50Settings, data: Path, world: World) -> Step:
     """Return the recipe's own step, with its loader."""
-    program = Resnet50(settings, world, Files(data=data), None)
+    program = Resnet50(settings, world, Files(data=(data,)), None)
     batches = loading.over(program.batches(1))
     return lambda: program.train_step(next(batches), settings.train.learning_rate, tuple) and None
 

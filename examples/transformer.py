@@ -1,6 +1,6 @@
 """The Transformer tutorial's network on any layout: `tlaunch run --dp 2 --mp 2 --pp 2 --micro-batches 2 -- python examples/transformer.py`.
 
-With a path as its argument it reads the pairs of `tlaunch data preprocess` there (wmt14.fr_en.txt), else the built-in sample.
+With a path as its argument it reads the pairs of `tlaunch data preprocess` there (fr_en.txt), else the built-in sample.
 """
 
 import sys
@@ -56,7 +56,7 @@ class Net(nn.Module):
 
 def samples(path: Path) -> torch.utils.data.TensorDataset:
     """Return the pairs whose source has at least LENGTH words, cut to these, as the tutorial's ToyDataset does."""
-    pairs = [(source.split(), target.split()) for source, target in read_pairs(find_splits(path, "fr_en").train)]
+    pairs = [(source.split(), target.split()) for source, target in read_pairs(find_splits([path]).train)]
     pairs = [(source[:LENGTH], target[:LENGTH]) for source, target in pairs if len(source) >= LENGTH]
     ids = []
     for side in zip(*pairs, strict=True):

@@ -12,15 +12,17 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers treat this as true; importing `typing` would slow the start of every rank
 if TYPE_CHECKING:
-    from launcher.cli.launch.api import LaunchResult, launch
+    from launcher.cli.launch.api import FunctionResult, LaunchResult, Run, RunFailedError, launch
     from launcher.core.errors import TlaunchError
     from launcher.core.reporting import beat, metric
 
-__all__ = ["LaunchResult", "TlaunchError", "__version__", "beat", "launch", "metric"]
+__all__ = [
+    "FunctionResult", "LaunchResult", "Run", "RunFailedError", "TlaunchError", "__version__", "beat", "launch", "metric",
+]  # fmt: skip
 __version__ = "0.2.0"
 
 _API, _ERRORS, _REPORTING = ".cli.launch.api", ".core.errors", ".core.reporting"
-_MODULE_OF = {"LaunchResult": _API, "TlaunchError": _ERRORS, "beat": _REPORTING, "launch": _API, "metric": _REPORTING}
+_MODULE_OF = dict.fromkeys(__all__, _API) | {"TlaunchError": _ERRORS, "beat": _REPORTING, "metric": _REPORTING}
 
 
 def __getattr__(name: str) -> object:

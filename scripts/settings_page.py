@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.recipes.catalog import RECIPES
-from launcher.recipes.settings import MAX_WHOLE, Bounds
+from launcher.recipes.settings import Bounds
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "settings.md"
 HEAD = """\
@@ -21,7 +21,8 @@ HEAD = """\
 # Settings
 
 These are the settings of the bundled programs. Set one with `--set train.steps=100`, or several in a TOML file for `--config`.
-`tlaunch explain --settings` prints the values of a run and where each comes from.
+`tlaunch explain --settings` prints the values of a run and where each comes from. `tlaunch explain train.learning_rate`
+explains one setting, and `tlaunch explain train` lists a section; both accept names from other tools, such as `lr`.
 """
 
 
@@ -42,28 +43,15 @@ def _recipe(name: str, settings: type[Any]) -> Iterator[str]:
         yield "| setting | default | values | meaning |\n|---|---|---|---|"
         for field in dataclasses.fields(values):
             bounds: Bounds = field.metadata["bounds"]
-            meaning = bounds.help.replace("|", r"\|")
+            meaning, allowed = bounds.help.replace("|", r"\|"), bounds.allowed(field.default)
             cells = (
                 f"`{section.name}.{field.name}`",
                 f"`{json.dumps(field.default)}`",
-                _values(bounds, field.default),
+                ", ".join(f"`{choice}`" for choice in allowed) if len(allowed) > 1 else allowed[0],
                 meaning,
             )
             yield f"| {' | '.join(cells)} |"
         yield ""
-
-
-def _values(bounds: Bounds, default: Any) -> str:
-    if bounds.choices:
-        return ", ".join(f"`{choice}`" for choice in bounds.choices)
-    if isinstance(default, bool):
-        return "`true`, `false`"
-    limits = [f"from {bounds.minimum:,g}"] if bounds.minimum is not None else []
-    if bounds.maximum is not None and bounds.maximum < MAX_WHOLE:
-        limits.append(f"to {bounds.maximum:,}")
-    if bounds.below is not None:
-        limits.append(f"below {bounds.below:g}")
-    return " ".join(limits) or "any"
 
 
 if __name__ == "__main__":

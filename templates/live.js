@@ -10,6 +10,7 @@ const parts = new Map();
 let seen = 0; // number of the last update
 let each = null; // whether each rank has a row; null until the number of ranks is known
 let rank = null; // whose log is shown
+let chosen = false; // whether the user has chosen that rank; until then, the server does
 let place = ""; // position of the shown log
 let restBytes = "";
 let sticks = true; // to the end of the log, until the user scrolls up
@@ -154,10 +155,12 @@ function show(news) {
   seen = news.number;
   if (news.parts.run) showRun(news.parts.run);
   if (parts.has("time")) write(byId("time"), `as of ${parts.get("time")}`);
-  write(byId("spent"), parts.get("spent") ? `a step takes ${parts.get("spent")}` : "");
+  const spent = parts.get("spent") && `a step takes ${parts.get("spent")}`;
+  write(byId("spent"), [parts.get("progress"), spent].filter(Boolean).join("; "));
   write(byId("said"), parts.get("said") ?? "");
   if (Object.keys(news.parts).some((name) => name.startsWith("chart"))) showCharts(news.parts);
   if (parts.has("columns")) showRows(each ? "rank" : "group");
+  if (news.log && news.log.rank !== rank && !chosen) openLog(news.log.rank);
   if (news.log && news.log.rank === rank) showLog(news.log);
 }
 
@@ -175,17 +178,23 @@ function choose() {
     if (over) showRows("rank");
   }
   const found = /^#rank-(\d+)$/.exec(location.hash);
-  if (!found || Number(found[1]) === rank) return;
-  rank = Number(found[1]);
+  if (!found || (chosen && Number(found[1]) === rank)) return;
+  chosen = true;
+  openLog(Number(found[1]));
+  byId("log-title").scrollIntoView();
+  ask(seen);
+}
+
+// Show the log of a rank from its last lines on.
+function openLog(number) {
+  rank = number;
   place = restBytes = "";
   write(byId("log-title"), `Log of rank ${rank}`);
   write(byId("log-note"), over ? `The run is over; its log is ${parts.get("run").directory}/device${rank}/train.log` : "...");
   sticks = true;
   byId("log").replaceChildren();
   byId("log").hidden = false;
-  byId("log-title").scrollIntoView();
   if (parts.has("columns")) showRows(each ? "rank" : "group");
-  ask(seen);
 }
 
 function say(...parts) {
@@ -198,7 +207,8 @@ async function follow() {
     request = new AbortController();
     const query = new URLSearchParams({ page, seen });
     if (each) query.set("each", "1");
-    if (rank !== null) for (const [name, value] of Object.entries({ rank, place, rest_bytes: restBytes })) query.set(name, value);
+    const log = { [chosen ? "rank" : "shown"]: rank ?? "", place, rest_bytes: restBytes };
+    for (const [name, value] of Object.entries(log)) query.set(name, value);
     try {
       const answer = await fetch(`news?${query}`, { signal: request.signal });
       if (!answer.ok) throw new Error(answer.statusText);

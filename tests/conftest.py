@@ -65,6 +65,12 @@ def file_size_limit(size):
         signal.signal(signal.SIGXFSZ, before)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """No test may write into the user's cache."""
+    os.environ["TLAUNCH_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def _no_process_left():
     before = _children()

@@ -10,7 +10,9 @@ import pytest
 import launcher
 import tlaunch
 
-NAMES = {"LaunchResult", "TlaunchError", "__version__", "beat", "launch", "metric"}
+NAMES = {
+    "FunctionResult", "LaunchResult", "Run", "RunFailedError", "TlaunchError", "__version__", "beat", "launch", "metric",
+}  # fmt: skip
 MINE = 'NAME = "mine"\n'
 REPORTS = """
 tlaunch.beat(3, loss=0.5)

@@ -188,6 +188,7 @@ def test_a_checkpoint_from_save_to_resume_on_another_layout(tmp_path):
 @pytest.mark.distributed
 def test_a_sharding_strategy_to_the_collective(tmp_path):
     """Followed: the strategy of one operator, the plan for all of them, and the groups of its collectives."""
-    settings = ("parallel.mode=semi_auto_parallel", "strategies.matmul=[[1, 2], [2, 1]]", "train.steps=1")
+    strategy = ("parallel.mode=semi_auto_parallel", "strategies.matmul=[[1, 2], [2, 1]]")
+    settings = (*strategy, "train.steps=1", "checkpoint.enabled=false")
     options = [word for each in settings for word in ("--set", each)]
     follow(STRATEGY, tmp_path, ["run", "--recipe", "quickstart", "--devices", "2", *options])

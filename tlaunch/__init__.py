@@ -8,9 +8,21 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers treat it as true; importing `typing` would slow every process of a run
 if TYPE_CHECKING:
-    from launcher import LaunchResult, TlaunchError, __version__, beat, launch, metric
+    from launcher import (
+        FunctionResult,
+        LaunchResult,
+        Run,
+        RunFailedError,
+        TlaunchError,
+        __version__,
+        beat,
+        launch,
+        metric,
+    )
 
-__all__ = ["LaunchResult", "TlaunchError", "__version__", "beat", "launch", "metric"]
+__all__ = [
+    "FunctionResult", "LaunchResult", "Run", "RunFailedError", "TlaunchError", "__version__", "beat", "launch", "metric",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

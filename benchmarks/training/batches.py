@@ -16,7 +16,7 @@ from launcher.trainer.data.corpus import open_corpus
 from launcher.trainer.parallel.place import place_from_environment
 from launcher.trainer.parallel.world import open_world
 
-LENGTHS = ["data.source_length=64", "data.target_length=64", "data.direction=en_fr"]
+LENGTHS = ["data.source_length=64", "data.target_length=64", "data.source_language=en", "data.target_language=fr"]
 # The small Transformer that is used for Multi30K.
 M30K = [
     "model.vocabulary_size=10000", "model.d_model=128", "model.heads=4", "model.feed_forward_dim=256",
@@ -44,7 +44,7 @@ def rounds_of(settings: TransformerSettings, data: Path | None, rounds: int) -> 
     What a program keeps for the shapes of a batch would otherwise be there in later rounds, as in no training.
     """
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as alone:
-        corpus = open_corpus(settings, alone, data)
+        corpus = open_corpus(settings, alone, () if data is None else (data,))
     batches = list(islice(global_batches(corpus.train, settings.train), rounds * STEPS))
     if len(batches) < rounds * STEPS:
         raise SystemExit(

@@ -19,7 +19,7 @@ BLOCK_ELEMENTS = 1 << 15  # their sums fit into a core's cache
 
 
 class AveragedBoxes:
-    """Several checkpoints of one training that are read like one checkpoint with their average weights."""
+    """Presents several checkpoints of one training as a single checkpoint with their average weights."""
 
     def __init__(self, stored: Sequence[StoredBoxes]) -> None:
         """Combine the checkpoints in `stored`, which are sorted newest first. Raise UsageError if they do not match."""
@@ -28,8 +28,8 @@ class AveragedBoxes:
         self._stored = stored
         if self.index.buffers:
             raise UsageError(
-                f"{newest.path}: the model of {self.index.program} has running means, which cannot be averaged: "
-                "averaged running means would not match averaged weights"
+                f"{newest.path} ({self.index.program}): models with running means cannot be averaged, because averaged running "
+                "means would not match averaged weights"
             )
         for other in stored[1:]:
             if difference := _difference(self.index, other.index):
@@ -50,7 +50,7 @@ class AveragedBoxes:
 
 
 def _difference(first: Index, second: Index) -> str:
-    """Describe a difference that proves that two checkpoints are from different trainings, or return ""."""
+    """Compare two checkpoints. If they are from different trainings, return a difference as text, else ""."""
     for what in ("program", "text", "dtype", "shapes", "buffers"):
         if getattr(first, what) != getattr(second, what):
             return f"different {'data' if what == 'text' else what}"

@@ -86,7 +86,7 @@ class Stored:
 
 
 class _Named:
-    """The name of a class, function or dtype in a pickle. The name is never imported."""
+    """A class, function or dtype that a pickle refers to by name. It is never imported."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -111,7 +111,7 @@ def read_metadata(directory: Path) -> Stored:
         content = read_regular(path, MAX_METADATA_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableError(
-            f"{directory} is not a checkpoint of torch.distributed.checkpoint: it has no {DCP_METADATA}"
+            f"{directory} has no {DCP_METADATA}: expected a directory that torch.distributed.checkpoint wrote"
         ) from None
     except OSError as error:
         raise UnreadableError(f"{path}: {error.strerror}") from None
@@ -119,11 +119,11 @@ def read_metadata(directory: Path) -> Stored:
         return _stored(_Machine().run(content))
     except (_MalformedError, ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         problem = str(error) if isinstance(error, _MalformedError) else "it is not metadata written by torch"
-        raise UnreadableError(f"{path}: {problem}", hint="check the file's origin; no code was executed") from None
+        raise UnreadableError(f"{path}: {problem}", hint="check where the file is from; no code was executed") from None
 
 
 class _Machine:
-    """An interpreter for pickles that build only plain values and records."""
+    """Interprets a pickle without executing code. It builds only plain values and `_Record` objects."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -175,7 +175,7 @@ class _Machine:
         elif name == "GLOBAL":
             self._collect(name, argument.split(" "))
         else:
-            raise _MalformedError(f"opcode {name} does not occur in torch's metadata")
+            raise _MalformedError(f"unexpected pickle opcode {name} in PyTorch checkpoint metadata")
 
     def _collect(self, name: str, items: list[Any]) -> None:
         """Interpret an opcode that combines `items`, or adds them to the object at the top of the stack."""
@@ -191,7 +191,7 @@ class _Machine:
                 called = ".".join(_of(word, str) for word in items)
                 if called not in ALLOWED:
                     named = called[:MAX_NAME_CHARS]
-                    raise _MalformedError(f"it names {named}, which does not occur in torch's metadata")
+                    raise _MalformedError(f"unexpected pickle global {named} in PyTorch checkpoint metadata")
                 stack.append(_Named(called))
             case "REDUCE" | "NEWOBJ":
                 named, arguments = items
@@ -270,9 +270,9 @@ def _chunks(
         _, place = _state(places[name, start], "_StorageInfo")
         file, offset, length = _name(place["relative_path"]), _of(place["offset"], int), _of(place["length"], int)
         if Path(file).name != file or file in {"", ".", ".."}:
-            raise _MalformedError(f"{file!r} is not the name of a file in the checkpoint directory")
+            raise _MalformedError(f"expected a file name without a directory, but found {file!r}")
         if place.get("transform_descriptors"):
-            raise _MalformedError(f"{name} was compressed or otherwise transformed when it was written")
+            raise _MalformedError(f"{name} is compressed or transformed, but only plain tensors can be read")
         if offset < 0 or not 0 <= length < 1 << 62:
             raise _MalformedError(f"{name} has offset {offset} and {length} bytes")
         yield Chunk(Box(start, size), file, range(offset, offset + length))

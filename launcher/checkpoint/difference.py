@@ -29,7 +29,7 @@ Values = npt.NDArray[np.floating[Any]]
 
 @frozen
 class Fact:
-    """A difference that is not in a tensor. `matters` is True if it changes the state of the training."""
+    """A difference between checkpoints outside their tensors. `matters` is True if it changes the training's state."""
 
     name: str
     first: Any
@@ -39,7 +39,7 @@ class Fact:
 
 @frozen
 class TensorDifference:
-    """Two tensors whose bits differ. A difference is infinite if one of the values is infinite or NaN."""
+    """Two tensors whose bits differ. The difference of two values is infinite if one of them is infinite or NaN."""
 
     parameter: str
     kind: str  # one of `Index.kinds_of`

@@ -100,7 +100,7 @@ def set_aside(directory: Path, step: int) -> Path | None:
 
 @frozen
 class _Held:
-    """A box (a part of a parameter) in a file. `place` is the coordinate of its writer, or None for a full model."""
+    """A box (a part of a parameter) in a file. `place` is the writing rank's coordinate, or None for a full model."""
 
     file: str
     box: Box

@@ -70,7 +70,7 @@ class PartFile:
 
     @property
     def elements(self) -> int:
-        """The number of elements in all boxes of the file, for one kind of values such as weights."""
+        """The number of elements that the file contains of each kind of values, such as weights."""
         return sum(each.box.count for each in self.boxes)
 
 
@@ -187,6 +187,13 @@ def readable(checkpoints: Iterable[Path]) -> Iterator[tuple[Path, Index]]:
             yield path, read_index(path)
 
 
+def written_ns(checkpoint: Path) -> int:
+    """Return when the index of a checkpoint was written, in ns since 1970, or 0 if another process removed it."""
+    with suppress(OSError):
+        return (checkpoint / INDEX).stat().st_mtime_ns
+    return 0
+
+
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
     """Return the first checkpoint with the best validation, or None if no checkpoint was validated."""
     costs = {path: index.validation_cost for path, index in indexed if index.validation_cost is not None}
@@ -297,7 +304,7 @@ def kinds_in(file: str, index: Index) -> tuple[str, ...]:
 
 
 def with_schema(index: Index) -> Index:
-    """Return a copy of `index` whose `schema` is the oldest version that can express its content."""
+    """Return a copy of `index` with the oldest `schema` version that supports all of its content."""
     boxes = [box for file in index.files.values() for box in file.boxes]
     if index.validations != NOT_VALIDATED:
         schema = SCHEMA_OF_VALIDATIONS

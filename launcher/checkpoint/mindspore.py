@@ -102,7 +102,7 @@ class _Parser:
         for start in range(0, end, _CRC_BLOCK_BYTES):
             crc = zlib.crc32(self._content[start : min(start + _CRC_BLOCK_BYTES, end)], crc)
         if found != crc:
-            raise _MalformedError(end, f"the CRC of the preceding bytes is {crc}, but the file says {found}")
+            raise _MalformedError(end, f"CRC mismatch: the stored CRC is {found}, but the computed CRC is {crc}")
         return end
 
     def _value(self, where: range) -> tuple[str, Value]:
@@ -130,11 +130,11 @@ class _Parser:
             if len(dims) > MAX_DIMS:
                 raise _MalformedError(offset, f"more than {MAX_DIMS} dims")
         if kind is None or piece is None:
-            raise _MalformedError(where.start, "a tensor has no type or no content")
+            raise _MalformedError(where.start, "the type or content of a tensor is missing")
         return Value(kind, tuple(dims), (piece,))
 
     def _fields(self, where: range) -> Iterator[tuple[int, int, int | range]]:
-        """Yield each field of a message: its number, its offset, and either its integer or the range of its content."""
+        """Yield (number, offset, value) for each field of a message. The value is an integer or a byte range."""
         at = where.start
         while at < where.stop:
             self._fields_left -= 1
@@ -169,7 +169,7 @@ class _Parser:
             number |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
                 return number, at + place + 1
-        raise _MalformedError(at, "a number has more than 10 bytes")
+        raise _MalformedError(at, "an encoded integer is longer than 10 bytes")
 
     def _packed(self, where: range) -> list[int]:
         if len(where) > 10 * MAX_DIMS:
@@ -186,12 +186,12 @@ class _Parser:
         try:
             return self._content[where.start : where.stop].decode()
         except UnicodeDecodeError:
-            raise _MalformedError(where.start, "a name is not UTF-8 text") from None
+            raise _MalformedError(where.start, "a name is not valid UTF-8") from None
 
 
 def _message(content: int | range, offset: int) -> range:
     if isinstance(content, int):
-        raise _MalformedError(offset, "expected a string or a message, but found a number")
+        raise _MalformedError(offset, "expected a protobuf string or message, but found an integer")
     return content
 
 
@@ -208,7 +208,7 @@ def _checked(tag: str, value: Value) -> Value:
 
 
 def value_head(tag: str, kind: str, shape: Sequence[int], size_bytes: int) -> bytes:
-    """Encode the header of a value in a .ckpt file. The tensor's content follows, little-endian and row-major."""
+    """Encode the header of a value in a .ckpt file. The tensor's bytes must follow, little-endian and row-major."""
     dims = b"".join(_encoded(1 << 3 | _VARINT) + _encoded(dim) for dim in shape)
     type_bytes, tag_bytes = kind.encode(), tag.encode()
     before = dims + _head(2, len(type_bytes)) + type_bytes + _head(3, size_bytes)
@@ -222,7 +222,7 @@ def _head(number: int, size_bytes: int) -> bytes:
 
 
 def _encoded(number: int) -> bytes:
-    """Encode a number as a varint: 7 bits per byte, lowest first.
+    """Encode a number as a varint: 7 bits per byte, least significant bits first.
 
     >>> _encoded(300).hex()
     'ac02'

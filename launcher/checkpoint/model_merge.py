@@ -72,7 +72,7 @@ def read_config(model: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:
-    """Write full tensors to a safetensors file. `tensors` has (name in the file, index of the kind, parameter)."""
+    """Write full tensors to a safetensors file. Each entry is (name in the file, index of the kind, parameter name)."""
     index, shapes = stored.index, stored.index.tensors
 
     def contents() -> Iterator[Bytes]:

@@ -25,6 +25,7 @@ FREE_SETTINGS = frozenset(
 # Settings that define the model, and must be equal to start a new training from it.
 INITIAL_SETTINGS: Mapping[str, tuple[str, ...] | None] = {"model": None, "data": ("source_length", "target_length")}
 NAMED_SETTINGS = ("train.precision",)
+LANGUAGES = frozenset(("data", name) for name in ("source_language", "target_language"))  # "" is unknown
 # A checkpoint without these is from a version with another default. Its tokenizer shows whether the text is the same.
 LATER_SETTINGS = frozenset({("data", "normalise")})
 _NONE: Mapping[str, Mapping[str, Any]] = {}
@@ -37,7 +38,7 @@ def differing_settings(
     *,
     defaults: Mapping[str, Mapping[str, Any]] = _NONE,
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the settings that prevent a resume because they differ: (name, the checkpoint's value, the new value).
+    """Yield (name, checkpoint's value, new value) for each setting that differs and therefore prevents a resume.
 
     `named` are settings that the user has set. A setting that the checkpoint's version lacked has its value in
     `defaults`. It counts as equal if it has none, is in `LATER_SETTINGS`, or is unknown to the program.
@@ -88,7 +89,9 @@ def _differing(
         theirs = {**encode(known), **their_settings.get(section, {})}
         for name in names or ours:
             is_of_both = name in ours and name in theirs
-            if (section, name) not in FREE_SETTINGS and is_of_both and theirs[name] != encode(ours[name]):
+            is_known = (section, name) not in LANGUAGES or "" not in {ours.get(name), theirs.get(name)}
+            is_compared = (section, name) not in FREE_SETTINGS and is_known
+            if is_compared and is_of_both and theirs[name] != encode(ours[name]):
                 yield f"{section}.{name}", theirs[name], ours[name]
 
 
@@ -107,19 +110,21 @@ def check_settings(
     """
     if index.program != program:
         raise UsageError(f"{checkpoint} belongs to the program {index.program}, but this run trains {program}")
-    found = [
-        (name, as_set(theirs), as_set(ours))
-        for name, theirs, ours in differing_settings(index, settings, named, defaults=defaults)
-    ]
+    found = list(differing_settings(index, settings, named, defaults=defaults))
     if found:
-        differences = ", ".join(f"{name} = {their} (this run: {our})" for name, their, our in found)
-        same = ", ".join(f"{name}={their}" for name, their, _ in found)
+        same = ", ".join(f"{name}={as_set(their)}" for name, their, _ in found)
         may_change = all(name in NAMED_SETTINGS for name, *_ in found)
-        changed = ", ".join(f"{name}={our}" for name, _, our in found)
+        changed = ", ".join(f"{name}={as_set(our)}" for name, _, our in found)
         raise UsageError(
-            f"{checkpoint} was trained with different settings: {differences}",
+            f"{checkpoint} was trained with different settings: {', '.join(map(difference_text, found))}",
             hint=f"set {same}, or {f'{changed} to change it' if may_change else 'do not resume'}",
         )
+
+
+def difference_text(difference: tuple[str, Any, Any]) -> str:
+    """Describe a difference that `differing_settings` yields: "train.batch_size = 32 (this run: 64)"."""
+    name, theirs, ours = difference
+    return f"{name} = {as_set(theirs)} (this run: {as_set(ours)})"
 
 
 def as_set(value: Any) -> str:

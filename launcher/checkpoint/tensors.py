@@ -118,7 +118,7 @@ class Place:
 
 
 def places_in(files: Mapping[str, PartFile], dtype: str) -> dict[str, dict[Box, Place]]:
-    """Return the position of each box of each parameter. If several files contain a box, the first file is used."""
+    """Return the stored boxes of each parameter, with their files. If several files contain a box, use the first file."""
     places: dict[str, dict[Box, Place]] = {}
     for name, file in files.items():
         at, kind_bytes = file.data_start, file.elements * ITEM_BYTES[dtype]
@@ -132,7 +132,7 @@ class StoredBoxes:
     """Reads any part of a checkpoint's tensors from memory-mapped files. Call `close` at the end."""
 
     def __init__(self, path: Path, index: Index, files: Mapping[str, PartFile], advance: Advance) -> None:
-        """Open a checkpoint to read only `files` of its index. If several files have a box, read the first file."""
+        """Open a checkpoint, but read only `files`. A box that several files contain is read from the first file."""
         self.path, self.index = path, index
         self._item_bytes = ITEM_BYTES[index.dtype]
         self._advance = advance
@@ -229,7 +229,7 @@ def opened(path: Path, index: Index, advance: Advance, tell: Callable[[str], Non
 
 
 def state_bytes(index: Index, kinds: int | None = None) -> int:
-    """Return the size of all parameters and buffers in bytes, counting only the first `kinds` kinds of values."""
+    """Return the size in bytes of all buffers, and of the first `kinds` kinds of values for all parameters."""
     of_parameters = (len(index.kinds) if kinds is None else kinds) * sum(map(prod, index.shapes.values()))
     return (of_parameters + sum(map(prod, index.buffers.values()))) * ITEM_BYTES[index.dtype]
 
@@ -243,7 +243,7 @@ def all_bytes(index: Index) -> int:
 
 
 def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, PartFile], list[str]]:
-    """Return intact files that contain all boxes and, for each damaged file, a line that names its replacements.
+    """Return intact files that contain all boxes. For each damaged file, also return a line with its replacements.
 
     `problems` maps the names of damaged files to their errors. If several files contain a box, read it from the first.
     The replacements that the lines name come first. Raises DamagedError if a box is in no intact file.
@@ -261,7 +261,7 @@ def files_to_read(index: Index, problems: Mapping[str, str]) -> tuple[dict[str, 
 
 
 def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, ...] | None:
-    """Return intact files that together contain all boxes of the file `name`, or None if a box is in no intact file."""
+    """Find intact files that together contain all boxes of the file `name`. Return None if a box has no intact copy."""
     missing = set(index.files[name].boxes)
     shared = {
         other: len(missing.intersection(file.boxes)) for other, file in index.files.items() if other not in damaged
@@ -275,7 +275,7 @@ def stand_ins(index: Index, name: str, damaged: Collection[str]) -> tuple[str, .
 
 
 def findings(checkpoint: Path) -> list[str]:
-    """Check all files of a checkpoint. Return lines about damage and whether training can resume, or [] if intact."""
+    """Return lines about damaged files of a checkpoint and whether training can resume, or [] if all are intact."""
     try:
         index = read_index(checkpoint)
     except UnreadableError as error:

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,9 +23,13 @@ from launcher.supervise.spawn import signal_of_parents_end
 
 
 def main() -> None:
-    """Read a run's options from stdin, start the run, and write the outcome as JSON to a file descriptor."""
-    parent_pid, answer_fd = map(int, sys.argv[1:])
-    os.set_inheritable(answer_fd, False)
+    """Read a run's options from stdin, start the run, and write the outcome as JSON to a file descriptor.
+
+    If a second descriptor is given, the path of the run directory is written to it when the run begins.
+    """
+    parent_pid, answer_fd, *begin_fds = map(int, sys.argv[1:])
+    for descriptor in (answer_fd, *begin_fds):
+        os.set_inheritable(descriptor, False)
     signal_of_parents_end(signal.SIGTERM)
     if os.getppid() != parent_pid:  # the parent ended before this process could request the signal
         sys.exit(errors.exit_code_of(-signal.SIGTERM))
@@ -31,12 +37,18 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.close(nowhere)
-    exit_after(lambda: _run(options, answer_fd))
+
+    def on_begin(run_dir: Path) -> None:
+        for descriptor in begin_fds:
+            with open(descriptor, "wb") as pipe:  # noqa: PTH123 - a descriptor
+                pipe.write(os.fsencode(run_dir))
+
+    exit_after(lambda: _run(options, answer_fd, on_begin))
 
 
-def _run(given: dict[str, Any], answer_fd: int) -> int:
+def _run(given: dict[str, Any], answer_fd: int, on_begin: Callable[[Path], None]) -> int:
     try:
-        outcome = run(_checked(given))
+        outcome = run(_checked(given), on_begin)
     except errors.TlaunchError as error:
         error.is_reported = True
         known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)

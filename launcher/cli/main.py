@@ -50,14 +50,14 @@ SECTIONS: dict[str, Commands] = {
         "wait": (".stop:wait", "Wait for a run to end, and exit with its exit code."),
         "exec": (".exec:exec_rank", "Become one rank of a job that mpirun or srun started."),
         "render": (".render.render_command:render", "Write a job file for Slurm, Kubernetes, mpirun, msrun or bash."),
-        "explain": (".explain:explain", "Show where a rank's variables and the trainer's settings come from."),
+        "explain": (".explain:explain", "Explain a rank's variables and the trainer's settings."),
         "doctor": (".doctor.doctor_command:doctor", "Check all servers for problems that would break a run."),
     },
     "Look at runs": {
         "ps": (".ps:ps", "List the active runs, newest first."),
         "status": (".status:status", "Show the state of a run, rank by rank."),
         "top": (".top.top_command:top", "Watch every rank's progress, CPU and memory until the run ends."),
-        "logs": (".logs.logs_command:logs", "Show the logs of all ranks: one after another, merged or collapsed."),
+        "logs": (".logs.logs_command:logs", "Show the logs of all ranks, one after another."),
         "why": (".why:why", "Show which rank failed first and why."),
         "stacks": (".stacks:stacks", "Show the current Python stack of every rank."),
         "report": (".report.report_command:report", "Show the results of runs, as text or with charts."),
@@ -94,7 +94,8 @@ Exit codes:
   2        usage error, or a file, directory or program that is missing,
            unreadable or unwritable
   3        rank table or layout rejected
-  124      a rank hung (--hang-timeout)
+  124      a rank hung (--hang-timeout), or the run reached its time
+           limit (--timeout)
   126/127  a rank's program could not be executed, or its interpreter
            was not found
   129      hung up (SIGHUP)
@@ -242,6 +243,9 @@ def _fail(error: OSError) -> int:
     if error.errno == errno.EMFILE:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         say(f"hint: raise the limit on open files with `ulimit -n`; it is {limit}")
+    if error.errno == errno.EAGAIN:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+        say(f"hint: raise the limit on processes and threads of a user with `ulimit -u`; it is {limit}")
     return EXIT_FAILURE
 
 

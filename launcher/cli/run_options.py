@@ -12,7 +12,7 @@ from typing import Any, Literal
 from launcher.core import env
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S, Console
+from launcher.core.records import DEFAULT_GRACE_S
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, can_be_in_name
 from launcher.engines.placement import Bind
 from launcher.logs.terminal import escaped
@@ -35,6 +35,8 @@ OF_TRAINER = (
     "config",
     "settings",
     "data",
+    "source",
+    "target",
     "resume",
     "init_from",
     "save_strategy",
@@ -86,6 +88,8 @@ class RunOptions:
     config: str | None = None
     settings: tuple[str, ...] = ()
     data: Path | None = None
+    source: Path | None = None  # with `target`, instead of `data`
+    target: Path | None = None
     resume: str | None = None
     init_from: str | None = None
     save_strategy: bool = False
@@ -99,6 +103,7 @@ class RunOptions:
     grace: float = DEFAULT_GRACE_S
     max_restarts: int = 0
     hang_timeout: float | None = None
+    timeout: float | None = None  # of the run, including restarts
     preload: str | None = None  # None: the modules that the program imports
     no_preload: bool = False
     mindspore: MindSporeWay = "auto"
@@ -114,7 +119,8 @@ class RunOptions:
     allow_different_program: bool = False
     coordinator_port: int | None = None  # None: the default, or a free port with an engine
     # output
-    console: Console = "rank0"
+    console: str = "rank0"  # a Console, or ranks such as "0,3-5"
+    stdin: int | None = None  # the rank that reads this process's stdin
     progress_regex: str | None = None  # None: the built-in patterns
     quiet: bool = False  # print only errors and the verdict
     verbose: bool = False
@@ -124,8 +130,13 @@ class RunOptions:
 
     @property
     def by_engine(self) -> bool:
-        """Whether mpirun or srun starts the agents of all servers."""
+        """True if mpirun or srun starts the agents of all servers."""
         return self.engine in BRING_ALL
+
+    @property
+    def data_paths(self) -> tuple[Path, ...]:
+        """The path of --data, or the paths of --source and --target. Empty if none is given."""
+        return tuple(path for path in (self.data, self.source, self.target) if path is not None)
 
     @property
     def port_by_hand(self) -> int:
@@ -140,15 +151,26 @@ def check_options(options: RunOptions) -> None:
         "--preload and --no-preload": options.preload is not None and options.no_preload,
         "--quiet and --verbose": options.quiet and options.verbose,
         "--detach and --dry-run": options.detach and options.dry_run,
+        "--data and --source": options.data is not None and options.source is not None,
+        "--data and --target": options.data is not None and options.target is not None,
+        "--detach and --stdin": options.detach and options.stdin is not None,
+        "--engine and --stdin": options.engine is not None and options.stdin is not None,
+        "--console and --stdin, which shows the output of its rank,": options.console != RunOptions.console
+        and options.stdin is not None,
     }
     for both in filter(contradictory.get, contradictory):
         raise UsageError(f"{both} cannot be combined", hint="give one of them")
+    if (options.source is None) != (options.target is None):
+        one, other = ("--target", "--source") if options.source is None else ("--source", "--target")
+        raise UsageError(
+            f"{one} needs {other}", hint=f"add {other} FILE; line N of one file must translate line N of the other"
+        )
     if options.json and not options.dry_run:
         raise UsageError("--json needs --dry-run", hint="add --dry-run")
     if options.command and (given := [flag(name) for name in OF_TRAINER if getattr(options, name)]):
-        is_are, them = ("is", "it") if len(given) == 1 else ("are", "them")
+        them = "it" if len(given) == 1 else "them"
         raise UsageError(
-            f"{' and '.join(given)} {is_are} only for the bundled trainer, but COMMAND ({options.command[0]}) is given",
+            f"options of the bundled trainer cannot be combined with COMMAND ({options.command[0]}): {' and '.join(given)}",
             hint=f"put {them} after COMMAND to pass {them} to that program",
         )
     if options.command and not options.command[0]:
@@ -214,7 +236,7 @@ def user_environment(pairs: tuple[str, ...], option: str = "--env") -> Mapping[s
             # The text is not shown: it may be a secret whose = was forgotten.
             raise UsageError(
                 f"{option} expects KEY=VALUE, or the name of a variable that is set in this shell",
-                hint=f"write `{option} NCCL_DEBUG=INFO`, or `{option} HF_TOKEN` to copy the value from this shell",
+                hint="for example, write NCCL_DEBUG=INFO, or only HF_TOKEN to copy the variable from this shell",
             )
         if not name.isprintable():
             raise UsageError(f"{option} {name!r}: the name of a variable cannot contain control characters")
@@ -257,12 +279,12 @@ def preloaded_modules(names: str) -> tuple[str, ...]:
 
 
 def check_name_length(name: str, max_bytes: int, added: str) -> None:
-    """Raise UsageError if a run name exceeds `max_bytes`. A longer name would leave no room for `added`."""
+    """Raise UsageError if a run name exceeds `max_bytes` and thus leaves no room for the text `added`."""
     length_bytes = len(name.encode(errors="surrogateescape"))
     if length_bytes > max_bytes:
         raise UsageError(
             f"--name is too long: its {length_bytes} bytes leave no room for {added}",
-            hint=f"use a name of at most {max_bytes} bytes",
+            hint=f"shorten the name to at most {max_bytes} bytes",
         )
 
 
@@ -274,7 +296,7 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
     if options.by_engine and options.coordinator_port is not None:
         raise UsageError(
             f"--coordinator-port cannot be combined with --engine {options.engine}, which uses a free port",
-            hint="leave out --coordinator-port, which is only for servers that are started by hand",
+            hint="leave out --coordinator-port: only --engine hand uses this option",
         )
     if not options.by_engine and options.rank_table is not None:
         said = options.server if options.server is not None else environment.get(env.TLAUNCH_SERVER) or None
@@ -291,9 +313,9 @@ def for_engine(options: RunOptions, environment: Mapping[str, str]) -> RunOption
 
 
 def check_server_id(said: str, server_ids: Sequence[str]) -> None:
-    """Raise UsageError if no server has the id `said`."""
+    """Raise UsageError if the rank table has no server with the ID `said`."""
     if said not in server_ids:
         raise UsageError(
-            f"--server {escaped(said)}: the rank table has no such server",
+            f"--server {escaped(said)} is not a server in the rank table",
             hint=f"choose from {', '.join(map(escaped, server_ids))}",
         )

@@ -94,7 +94,7 @@ class AgentConnection:
     """The coordinator's connection to an agent or a client. Its methods never raise, and only `close` may block."""
 
     def __init__(self, connection: socket.socket, noticed: set[AgentConnection] | None = None) -> None:
-        """Send an authentication challenge. Later, add this object to `noticed` if it is lost or has unsent data."""
+        """Send an authentication challenge. The object adds itself to `noticed` if it is lost or has unsent data."""
         self._noticed = set() if noticed is None else noticed
         self.channel = Channel(connection, messages.MAX_FIRST_LINE_BYTES)
         self.nonce = os.urandom(16).hex()
@@ -177,7 +177,7 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def server_of(hello: messages.Hello, register: ServerIndex) -> int:
-    """Return the index in the rank table of the server that sent `hello`.
+    """Return the rank table index of the server that sent `hello`.
 
     It is identified by --server, then by its addresses and hostname, then by its index among the engine's processes.
     Raises UsageError or RefusedLayoutError if no server matches, or several do.
@@ -185,7 +185,7 @@ def server_of(hello: messages.Hello, register: ServerIndex) -> int:
     if hello.said is not None:
         if hello.said not in register.places:
             raise UsageError(
-                f"--server {hello.said} is not a server of the rank table",
+                f"--server {hello.said} is not a server in the rank table",
                 hint=f"use one of {', '.join(register.places)}",
             )
         return register.places[hello.said]
@@ -198,7 +198,7 @@ def server_of(hello: messages.Hello, register: ServerIndex) -> int:
     ids = ", ".join(register.servers[index].server_id for index in fitting or range(len(register.servers)))
     raise RefusedLayoutError(
         f"{described(hello)} {what} the table's servers {ids}",
-        hint="set --server or TLAUNCH_SERVER on that machine",
+        hint=f"set --server or TLAUNCH_SERVER on {described(hello)}",
     )
 
 

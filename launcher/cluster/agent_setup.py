@@ -57,7 +57,7 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint:
     if not addresses:
         raise UsageError(
             f"{env.TLAUNCH_COORDINATOR} does not contain the address of a coordinator",
-            hint="use `tlaunch run`, which starts agents itself",
+            hint="use `tlaunch run`, which starts the agents and sets this variable",
         )
     return Endpoint(addresses, token)
 
@@ -67,7 +67,7 @@ def received_job(membership: Session) -> Job:
     try:
         return from_text(membership.welcome.job or "", dict(os.environ), read_machine())
     except ValueError as error:
-        raise UsageError(f"the coordinator's job cannot be parsed: {error}") from error
+        raise UsageError(f"cannot parse the job that the coordinator sent: {error}") from error
 
 
 def check_table(job: Job) -> None:
@@ -81,7 +81,7 @@ def check_table(job: Job) -> None:
         return
     if found != digest_of_meaning(job.table_text.encode()):
         raise RefusedTableError(
-            f"{printable(str(source))} on this server differs from the rank table that the run was started with",
+            f"{printable(str(source))} on this server differs from the rank table of the run",
             hint="copy the rank table to every server",
         )
 

@@ -258,6 +258,8 @@ class Coordinator:
                 self._report(answer)
 
     def _step(self) -> None:
+        if self._controller.phase is Phase.GATHERING:
+            self._report(events.Tick())  # the time limit may be over
         match self._controller.phase:
             case Phase.GATHERING:
                 self._step_gathering()
@@ -341,5 +343,5 @@ class Coordinator:
             self._connections.send_all(messages.Waiting(missing, limit_s))
 
     def _no_evidence(self, servers: Sequence[Server]) -> ServerEvidence:
-        """Return an empty ServerEvidence for a new attempt. `servers` have only the devices that the attempt uses."""
+        """Return an empty ServerEvidence for a new attempt. `servers` must contain only devices of the attempt."""
         return ServerEvidence(servers, self._recorder.event_log, self._spec.supervision.hang_timeout_s)

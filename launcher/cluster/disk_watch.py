@@ -25,7 +25,7 @@ class DiskWatch:
         self._stalls = DiskStalls(str(run_dir))
 
     def look(self, peers: Mapping[int, AgentConnection]) -> str | None:
-        """Check the disks of all servers. Return a message if one has stopped responding or works again, else None."""
+        """Check the disks of all servers. Return a message if a disk stops responding or works again, else None."""
         self.stalled = {index for index, peer in peers.items() if peer.disk_silent_s >= ALSO_S}
         silent_s = {self._servers[index].server_id: peers[index].disk_silent_s for index in self.stalled}
         own_s = self.disk.recent_silence_s()

@@ -82,7 +82,7 @@ def _unpacked(packed: bytes) -> bytes:
     if not packed.startswith(_OF_LZMA):
         return zlib.decompress(packed)
     if lzma is None:
-        raise ValueError("the job is compressed by lzma, but Python on this machine has no lzma module")
+        raise ValueError("the job is compressed with LZMA, but Python on this machine has no lzma module")
     try:
         return bytes(lzma.decompress(packed))
     except lzma.LZMAError as error:

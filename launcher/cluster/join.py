@@ -63,7 +63,7 @@ class AgentInfo:
 
 
 class Session:
-    """An authenticated connection to the coordinator. Call `close` after use, unless `link` has taken it over."""
+    """An authenticated connection to the coordinator. Call `close` after use, unless `link` now owns the connection."""
 
     def __init__(self, channel: Channel, welcome: messages.Welcome, nonce: str = "") -> None:
         self.welcome = welcome
@@ -116,7 +116,7 @@ class Session:
         except ChannelClosedError as error:
             raise TlaunchError(f"lost the connection to the run's coordinator: {error}") from error
         raise TlaunchError(
-            f"lost the connection to the run's coordinator: nothing was heard for {self.welcome.silence_s:g} s"
+            f"lost the connection to the run's coordinator: no message was received for {self.welcome.silence_s:g} s"
         )
 
     def link(self) -> Link:
@@ -184,7 +184,7 @@ def join(
         if time.monotonic() + AGAIN_S >= until:
             raise TlaunchError(
                 f"{whom} cannot be reached: {why}",
-                hint=f"start the same command on that machine, and open its port to this machine; {SAME_VALUE_HINT}",
+                hint=f"start the same command on the coordinator's server and open its port to this machine; {SAME_VALUE_HINT}",
             )
         # A different reason is reported once it occurs twice: the first server opens its port before it has a token.
         if not reported or (why == former and why not in reported):
@@ -201,7 +201,7 @@ def take_place(spec: RunSpec, server_index: int, files: Mapping[str, str]) -> No
     """
     if not spec.cwd.is_dir():
         raise UnreadableError(
-            f"the working directory of the ranks, {spec.cwd}, does not exist on this server",
+            f"this server does not have the working directory of the ranks: {spec.cwd}",
             hint="put the program and its directory at the same path on every server",
         )
     run_dir = RunDir(spec.run_dir, server_index)
@@ -256,7 +256,7 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
         with suppress(ChannelClosedError, TimeoutError):  # wait until it has read this version
             _first_message(channel, messages.Welcome)
         raise RefusedLayoutError(
-            "the run's coordinator has another version of tlaunch", hint="install the same version on every server"
+            "the coordinator uses a different version of tlaunch", hint="install the same version on every server"
         )
     try:
         welcome = _first_message(channel, messages.Welcome, WELCOME_S)
@@ -265,10 +265,10 @@ def _introduce(channel: Channel, token: str, member: AgentInfo) -> Session:
             raise
         # A coordinator does not answer a wrong proof, so that unauthenticated connections learn nothing.
         raise ChannelClosedError(
-            "the process at this address closed the connection: it belongs to another run, or has another token"
+            "connection closed by a process that belongs to another run or has a different token"
         ) from error
     if not messages.is_proof(welcome.proof, token, nonce, challenge.nonce):
-        raise ChannelClosedError("the process at this address does not know this run")
+        raise ChannelClosedError("authentication failed: the process at this address does not have this run's token")
     if not is_run_name(welcome.run_name):
         raise ChannelClosedError(
             f"the coordinator's run name {welcome.run_name[:MAX_SHOWN]!r} is not a valid directory name"

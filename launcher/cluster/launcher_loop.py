@@ -17,6 +17,7 @@ from typing import Protocol
 from launcher.cluster.coordinator_files import remove_endpoint, remove_marks
 from launcher.core.errors import EXIT_FAILURE
 from launcher.core.events import AgentEnded, Cause, Event, Killing, Stopping, TimestampedEvent, Trouble
+from launcher.core.machine.proc import in_background
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.engines.local import LocalAgent
@@ -281,6 +282,8 @@ class LauncherLoop:
         """Handle Ctrl-Z: stop the ranks, then this process. Continue both after SIGCONT."""
         self._agent.signal(number)
         os.kill(os.getpid(), signal.SIGSTOP)
+        while self._spec.stdin is not None and in_background(0):  # after `bg`, a rank would read the shell's input
+            os.kill(os.getpid(), signal.SIGSTOP)
         self._agent.signal(signal.SIGCONT)
 
     def _tick(self) -> bool:

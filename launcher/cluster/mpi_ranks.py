@@ -51,7 +51,7 @@ class ProcessPlace:
 
 
 def stretches_of(servers: Sequence[Server]) -> tuple[Stretch, ...]:
-    """Split the ranks into ranges that are each on one server. Return the server and length of each, in rank order."""
+    """Split the ranks into ranges on one server each. Return the server and length of each range, in rank order."""
     placed = sorted((device.global_rank, index) for index, server in enumerate(servers) for device in server.devices)
     found = groupby(index for _, index in placed)
     return tuple((index, sum(1 for _ in same)) for index, same in found)
@@ -123,8 +123,8 @@ def open_endpoint(place: ProcessPlace, token: str) -> MpiProxies:
         return MpiProxies(meeting_name(token, str(place.server_index)), place.global_ranks)
     except OSError as error:
         raise TlaunchError(
-            f"another agent of this run already serves the ranks of this server: {error.strerror}",
-            hint="this server was lost, but its old agent is still running; wait until the old agent exits",
+            f"another agent of this run is already running on this server: {error.strerror}",
+            hint="wait until the previous agent on this server exits; tlaunch lost contact with it, but it is still running",
         ) from error
 
 
@@ -137,11 +137,11 @@ def gather(members: MpiProxies, patience_s: float = GATHER_S) -> None:
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise TlaunchError(
                 f"the engine's processes of ranks {ranges(members.missing)} did not connect within {patience_s:g} s",
-                hint="read the output of the engine in engine.log in the run directory",
+                hint="read the output of mpirun or srun in engine.log in the run directory",
             )
         left = [one.global_rank for one in members.step() if isinstance(one, MemberLeft)]
         if left:
-            raise TlaunchError(f"the engine's processes of ranks {ranges(left)} ended before their ranks were started")
+            raise TlaunchError(f"processes of mpirun or srun ended before tlaunch started their ranks: {ranges(left)}")
 
 
 def check_server(place: ProcessPlace, server_index: int, servers: Sequence[Server]) -> None:

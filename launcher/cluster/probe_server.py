@@ -72,7 +72,7 @@ class _ProbeServer:
             os.close(self._waker)
 
     def _wait(self) -> None:
-        """Wait for an event. Serve the listener of the probe handler, unless a thread is using the handler."""
+        """Wait for an event. Let the probe handler serve connections, unless a thread is using the handler."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN | (select.POLLOUT if self._channel.wants_write else 0))
         poll.register(self._wakes, select.POLLIN)

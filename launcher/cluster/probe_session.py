@@ -41,7 +41,7 @@ POLL_S = 0.05
 
 
 class ProbeEngines:
-    """The engines of an examination. Each starts an agent on one server (key: its index) or on all (key: None)."""
+    """The engines of an examination, keyed by server index. The engine with the key None starts all agents."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class ProbeEngines:
 
     @contextmanager
     def usual_limits(self) -> Iterator[None]:
-        """Restore the user's limit of open files within the block, so that processes started there inherit it."""
+        """Restore the user's limit on open files in the `with` block, so that processes started there inherit it."""
         own = own_limit()
         limit_to(self._usual_files)
         try:
@@ -121,7 +121,7 @@ class ProbeSession:
     """Examines all servers. It implements the Transport of launcher/doctor/examine.py. Always call `close`."""
 
     def __init__(self, plan: Plan, servers: Sequence[Server], alone: Alone | None, directory: Path) -> None:
-        """Prepare a session. `alone` returns the command for one agent. It is None if users start the agents."""
+        """Prepare a session. `alone` returns the command to start one agent. If users start the agents, it is None."""
         self.join_failures: dict[int, join_failure.JoinFailure] = {}
         self.objections: list[tuple[int | None, TlaunchError]] = []  # errors of servers that joined but do not fit
         self._plan = plan

@@ -51,7 +51,7 @@ class ServersRecorder(RunRecorder):
         super().keep(stamped)
 
     def take(self, line: str, ahead_ns: int, server: Server, server_index: int) -> list[events.RankEnded]:
-        """Record an event from an agent. Return a list with the event if a rank has ended, else an empty list."""
+        """Record an event from an agent. Return [event] if the event is the end of a rank, else []."""
         kept = list(passed_on(line, ahead_ns, server, server_index))
         for stamped in kept:
             self.keep(stamped)
@@ -191,7 +191,7 @@ class FileReceiver:
 
 
 class FileWriter:
-    """Writes agents' files in the disk's thread, so that a stalled disk does not block the coordinator.
+    """Writes agents' files in the thread for disk access, so that a stalled disk does not block the coordinator.
 
     `fileno` is readable when `answer` has something to send.
     """
@@ -240,7 +240,7 @@ class FileWriter:
         self._ringer.close()
 
     def _put(self, done: tuple[int, AgentConnection, ChunkAck] | str) -> None:
-        """Pass an acknowledgement or a message from the disk's thread to the coordinator's thread."""
+        """Pass an acknowledgement or a message from the thread for disk access to the coordinator's thread."""
         self._done.append(done)
         with suppress(OSError):  # a full socket is readable anyway
             self._ringer.send(b"1")

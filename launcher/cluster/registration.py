@@ -87,7 +87,7 @@ class Registration:
         return unresolved(self._servers[first].server_id, found, hosts, first, [one.server_id for one in self._servers])
 
     def unshared(self) -> TlaunchError | None:
-        """Return an error if a server does not share the run directory, which elastic runs require, else None."""
+        """Return an error if a server does not share the run directory, else None. Elastic runs require a shared directory."""
         for index, ready in self._ready.items():
             if not ready.shares_files:
                 return UsageError(
@@ -241,9 +241,9 @@ class Registration:
         if former is not None and (former.lost is None or self.takes_back):  # its loss has not been reported yet
             first = described(former.hello) if former.hello else former.address
             raise DuplicateServerError(
-                f"{first} and {described(hello)} both say that they are server {server_id} of the rank table",
-                hint="start the command only once on each machine; if these are two machines, set a different --server on "
-                "one of them; to replace a lost agent, first wait for --lost-after seconds",
+                f"two agents joined as server {server_id} of the rank table: {first} and {described(hello)}",
+                hint="start the command once on each machine; to join two machines, set different --server values; "
+                "to replace a lost agent, first wait for --lost-after seconds",
             )
         if not joining and not self.takes_back:
             raise UsageError(

@@ -181,7 +181,7 @@ class ServerEvidence:
             return False
 
     def _named_pairs(self) -> Iterator[Pair]:
-        """Yield pairs of servers for which a failure message on the first contains an address of the second."""
+        """Yield the pairs (a, b) where a failure message on server a contains an address of server b."""
         places = {name: index for index, server in enumerate(self.servers) for name in names_of(server)}
         for index, report in self._reports.items():
             texts = (rank.failure.message if rank.failure else rank.log_tail for rank in report.ranks)
@@ -190,7 +190,7 @@ class ServerEvidence:
                     yield index, places[word]
 
     def _with_partition(self, verdict: Verdict, evidence: Evidence, apart: Sequence[Apart]) -> Verdict:
-        """Return the verdict if servers cannot reach each other. Blame the network unless the culprit is suspended."""
+        """Return the verdict if servers cannot reach each other. Blame the network unless the culprit was suspended."""
         pairs = [one.pair for one in apart]
         alone = cut_off(pairs, len(self._reports))
         ids = [self.servers[index].server_id for index in range(len(self.servers))]

@@ -119,12 +119,12 @@ def ask_stacks(
 def _ask(channel: Channel, key: str, ranks: tuple[tuple[int, int], ...] | None) -> messages.AllStacks:
     challenge = _word(channel, messages.Challenge, CONNECT_S)
     if challenge.protocol != messages.PROTOCOL:
-        raise ChannelClosedError("the coordinator has another version of tlaunch")
+        raise ChannelClosedError("the coordinator uses a different version of tlaunch")
     nonce = os.urandom(16).hex()
     channel.send(messages.AskStacks(messages.proof_of(key, PURPOSE, challenge.nonce, nonce), nonce, ranks))
     answer = _word(channel, messages.AllStacks, ANSWER_S)
     if not messages.is_proof(answer.proof, key, PURPOSE, nonce, challenge.nonce):
-        raise ChannelClosedError("the process at this address does not know this run")
+        raise ChannelClosedError("authentication failed: the process at this address does not have the key of this run")
     return answer
 
 

@@ -17,6 +17,7 @@ Decisions, by phase:
 | a rank failed        | -         | ask other servers     | wait for all, then judge  | -                          |
 | a server is lost     | -         | ask other servers**   | do not wait for it        | a restart needs new agents |
 | a stop is requested  | finish    | end ranks, 128 + sig  | judge at once, no restart | no restart                 |
+| the time limit       | finish    | end ranks, 124        | judge at once, no restart | no restart                 |
 | the launcher is lost | finish    | end ranks             | judge at once, no restart | no restart                 |
 | devices change       | -         | end ranks, restart*** | for the next attempt      | for the next attempt       |
 | all attempts ended   | -         | finish, 0             | -                         | restart, or finish         |
@@ -70,6 +71,7 @@ class RunController:
         elastic = setup.supervision.elastic
         self._membership = None if elastic is None else Membership(elastic)
         self._last_failed: frozenset[int] = frozenset()  # devices of the last failure
+        self._deadline_s: float | None = None  # monotonic time at which the run ends; None once it is reached
         self.outcome = Outcome(setup, self._orders)
 
     def take(self, event: events.Event, now_s: float, wall_s: float) -> Sequence[orders.Order]:
@@ -107,22 +109,34 @@ class RunController:
     @property
     def next_tick_s(self) -> float | None:
         """The monotonic time by which the next Tick is needed, or None if none is scheduled."""
-        if self.phase is Phase.RUNNING and self._membership is not None:
-            return self._membership.restart_for_returned_s
-        return self._inquiry.due_s if self.phase is Phase.JUDGING else None
+        due_s = self._inquiry.due_s if self.phase is Phase.JUDGING else self._resize_s
+        limit_s = None if self.phase in {Phase.LEAVING, Phase.OVER} else self._deadline_s
+        return min((moment for moment in (due_s, limit_s) if moment is not None), default=None)
+
+    @property
+    def _resize_s(self) -> float | None:
+        """The monotonic time of the restart that includes a returned server, or None."""
+        if self.phase is not Phase.RUNNING or self._membership is None:
+            return None
+        return self._membership.restart_for_returned_s
 
     # --- events ---
 
     def _on_tick(self, quiet: Collection[int]) -> None:
-        if self.phase is Phase.JUDGING:
+        leaves = self.phase in {Phase.LEAVING, Phase.OVER}
+        is_timed_out = self._deadline_s is not None and self._now_s >= self._deadline_s and not leaves
+        if self.phase is Phase.JUDGING and not is_timed_out:
             found = self._inquiry.step(self._there, self._reporting, quiet, self._now_s)
             self._orders += [orders.Diagnose(self._inquiry.apart)] if found is None else found
             return
-        if self._membership is not None and (due_s := self.next_tick_s) is not None and self._now_s >= due_s:
+        if self._membership is not None and (due_s := self._resize_s) is not None and self._now_s >= due_s:
             self._membership.forget_returns()
             self._resize(self._membership)
         if self.phase in {Phase.RUNNING, Phase.ENDING} and self._running_on.isdisjoint(self._there):
             self._settle()
+        elif is_timed_out:
+            self._deadline_s = None
+            self._stop(StopRequest(Cause.TIMED_OUT))
 
     def _on_attempt(self, event: events.Event) -> None:
         if isinstance(event, events.EvidenceReport | events.ProbeResult):
@@ -207,6 +221,8 @@ class RunController:
         self._running_on = set(self._there)
         self._ending_leftovers = set()
         self.outcome.begin_attempt()
+        if self.attempt == 0 and (limit_s := self._setup.supervision.time_limit_s) is not None:
+            self._deadline_s = self._now_s + limit_s
         first_server = self._setup.first_server
         if self._membership is not None and allotment is not None:
             self._membership.present = allotment
@@ -336,5 +352,5 @@ class RunController:
                 self._orders.append(self.outcome.end_as_wanted(wish))
                 self.phase = Phase.ENDING
             case _:
-                if self.outcome.stop_restart(wish.by_server):
+                if self.outcome.stop_restart(wish):
                     self._orders.append(orders.CancelRestart())

@@ -105,7 +105,7 @@ class AttemptEnded:
 
 @frozen
 class ServerLost:
-    """A server was lost because its connection failed or because its agent ends the ranks on its own."""
+    """A server was lost because its connection failed, or because its agent ends the ranks without an order."""
 
     server: int
     why: str

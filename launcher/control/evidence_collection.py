@@ -93,7 +93,7 @@ class EvidenceCollection:
 
 
 class ReachCheck:
-    """Checks which servers can connect to each other. Call `begin`, `take` each answer, and `step` until `over`."""
+    """Checks which servers can connect to each other. Call `begin`, `take` for each answer, and `step` until `over`."""
 
     def __init__(
         self, ports: Mapping[int, int], *, first_server: int, master_port: int, named: Iterable[Pair] = ()
@@ -191,7 +191,7 @@ def pairs_of(indices: Sequence[int], first: int, named: Iterable[Pair]) -> list[
 
 
 def cut_off(pairs: Sequence[Pair], count: int) -> int | None:
-    """Return the only server that could not reach any other server, or None if there is no such server.
+    """Return the one server that could not reach any other, or None if no server or several servers are cut off.
 
     `pairs` are the servers that could not reach each other, `count` is the number of servers.
     """

@@ -100,7 +100,7 @@ class Membership:
         return min(self._returned.values(), default=None)
 
     def failed_devices(self, verdict: Verdict) -> frozenset[int]:
-        """Return the devices of the culprit and of all ranks that failed in the same way."""
+        """Return the devices of the culprit rank and of all ranks that failed in the same way."""
         if verdict.culprit is None or self.present is None:
             return frozenset()
         alike = {failure.global_rank for failure in verdict.failures if failure.role is Role.CAUSE}

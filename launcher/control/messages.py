@@ -54,7 +54,7 @@ from launcher.control.orders import BeginAttempt, CollectEvidence, EndRanks, Fin
 from launcher.core.codec import decode, encode
 from launcher.core.frozen import frozen
 
-PROTOCOL = 6  # both sides must have the same number
+PROTOCOL = 7  # both sides must have the same number
 MAX_LINE_BYTES = 256 << 20
 MAX_FIRST_LINE_BYTES = 1 << 20  # until the sender has proved that it knows the token
 

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from launcher.control.events import ASKS_TO_STOP, Diagnosed, EngineExited, ServerLost, Setup
 from launcher.control.orders import EndRanks, Finish, Order, Record
-from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError, exit_code_of
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_TIMED_OUT, TlaunchError, exit_code_of
 from launcher.core.events import Cause, Event, Judged, NotBegun, NotRestarting, Stopping, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.text import printable
 from launcher.core.verdict import Verdict
+
+TIME_LIMIT_REACHED = "the time limit was reached"
 
 
 class Restarts:
@@ -56,7 +58,7 @@ class Restarts:
 
 @frozen
 class StopRequest:
-    """A request to end the run. It comes from a person, from an engine, or from the loss of the launcher."""
+    """A request to end the run. It comes from a person, an engine, the time limit, or the loss of the launcher."""
 
     cause: Cause
     number: int | None = None  # the signal, if one requested it
@@ -99,7 +101,7 @@ class Outcome:
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
     def judge(self, found: Diagnosed, *, may_restart: bool = True, is_left_out: bool = False) -> None:
-        """Record a verdict, decide whether to restart the ranks, and end the ranks."""
+        """Record a verdict, end the ranks, and decide whether to start them again."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
         if found.verdict.is_loss and self.lost and self._setup.supervision.elastic is not None:
@@ -162,17 +164,20 @@ class Outcome:
         server = None if self._setup.brings_all and wish.by_server is None else self._setup.server_ids[asked_at]
         stopping = self._record_stopping(wish.cause, wish.number, server)
         reason = f"stopped by {stopping.asked_by}" if wish.number else None
+        if wish.cause is Cause.TIMED_OUT:
+            reason = TIME_LIMIT_REACHED
         self.finish = Finish(wish.cause, exit_code(wish.cause, signal_number=wish.number), reason)
         return EndRanks(wish.cause, signal=wish.number, server=stopping.server)
 
-    def stop_restart(self, by_server: int | None) -> bool:
-        """Cancel any pending restart and return True, unless an engine may have requested the stop."""
-        if by_server is None:
+    def stop_restart(self, wish: StopRequest) -> bool:
+        """Return False if an engine may have requested the stop. Otherwise cancel any restart, and return True."""
+        is_timed_out = wish.cause is Cause.TIMED_OUT
+        if wish.by_server is None and not is_timed_out:
             self.stopped_by_server = False  # a person requested it, so it is not an engine failure
-        if self.is_by_engine(by_server):
+        if self.is_by_engine(wish.by_server):
             return False
         if self.restarts:
-            self.refuse_restart("a stop was requested")
+            self.refuse_restart(TIME_LIMIT_REACHED if is_timed_out else "a stop was requested")
         return True
 
     def note_unkillable(self, server: int) -> None:
@@ -231,8 +236,8 @@ def exit_code(
     match cause:
         case Cause.FINISHED:
             return EXIT_OK
-        case Cause.HUNG:
-            return EXIT_HUNG
+        case Cause.HUNG | Cause.TIMED_OUT:
+            return EXIT_TIMED_OUT
         case Cause.STOPPED if signal_number:
             return 128 + signal_number
         case Cause.FAILED if verdict is not None and verdict.signalled is not None:

@@ -33,6 +33,7 @@ TORCHELASTIC_RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"  # the attempt's numbe
 TORCHELASTIC_MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 
 # --- read by Python ---
+PYTHONBREAKPOINT = "PYTHONBREAKPOINT"  # 0: `breakpoint()` does nothing
 PYTHONUNBUFFERED = "PYTHONUNBUFFERED"  # lines appear in train.log as they are printed
 PYTHONSAFEPATH = "PYTHONSAFEPATH"  # files in the current directory do not shadow installed modules
 

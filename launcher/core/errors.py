@@ -20,7 +20,7 @@ EXIT_OK = 0
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_REFUSED = 3
-EXIT_HUNG = 124  # as for `timeout`
+EXIT_TIMED_OUT = 124  # as for `timeout`: a rank hung, or a time limit was reached
 EXIT_INTERRUPTED = 130
 
 

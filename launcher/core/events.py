@@ -30,6 +30,7 @@ class Cause(str, Enum):
     FAILED = "failed"  # a rank failed
     HUNG = "hung"  # a rank made no progress for too long
     STOPPED = "stopped"  # a signal requested it
+    TIMED_OUT = "timed out"  # the run reached its time limit
     RESIZED = "resized"  # an elastic run continues on other devices
     HEAD_LOST = "head lost"  # the launcher of this agent is gone
     COORDINATOR_LOST = "coordinator lost"  # the coordinator of a run on several servers does not respond
@@ -180,7 +181,7 @@ class Stopping:
 
     @property
     def asked_by(self) -> str | None:
-        """The signal that requested the stop, for example "SIGTERM at server 10.0.0.2", or None. It is not escaped."""
+        """The signal that requested the stop, such as "SIGTERM at server 10.0.0.2", or None. Nothing is escaped."""
         if self.signal is None:
             return None
         try:

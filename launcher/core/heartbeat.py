@@ -64,7 +64,7 @@ class Heartbeat:
 
 
 def beat(environment: Mapping[str, str], values: Beat) -> None:
-    """Write the values that are numbers to this rank's heartbeat file, if it has one. Never raises or blocks."""
+    """Write the numeric values to this rank's heartbeat file, if it has one. Never raises or blocks."""
     path = environment.get(TLAUNCH_HEARTBEAT_FILE)
     if not path:
         return

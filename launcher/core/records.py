@@ -130,6 +130,7 @@ class Supervision:
     grace_s: float = DEFAULT_GRACE_S  # between SIGTERM and SIGKILL; `grace_from` may shorten it
     max_restarts: int = 0
     hang_timeout_s: float | None = None  # a rank without progress for this time hangs; None: do not detect hangs
+    time_limit_s: float | None = None  # of the run, from the start of its first attempt; None: no limit
     forward_signals: tuple[int, ...] = ()  # forwarded to every rank's process; they do not stop the run
     preload: tuple[str, ...] | None = None  # imported once before ranks are forked; None: start every rank separately
     killed_at_s: float | None = None  # wall clock time at which the batch system kills the job; None: never
@@ -142,7 +143,7 @@ class Supervision:
         return self.max_restarts > 0 or self.elastic is not None
 
     def grace_from(self, now_s: float) -> float:
-        """Return the grace period of a shutdown at `now_s`. It ends before the batch system kills the job."""
+        """Return the grace period of a shutdown that starts at `now_s`. It ends before a batch system kills the job."""
         if self.killed_at_s is None or self.killed_at_s <= now_s:
             return self.grace_s
         return min(self.grace_s, max(0.0, self.killed_at_s - now_s - LAST_WORDS_S))
@@ -157,7 +158,7 @@ class Supervision:
 
 @frozen
 class ResumedFrom:
-    """The checkpoint from which a run resumes: the newest one when the run starts. Ranks skip it if it is damaged."""
+    """The newest checkpoint at the start of a run, from which the run resumes. Ranks skip it if it is damaged."""
 
     checkpoint: Path  # absolute
     step: int  # the step after which the checkpoint was saved
@@ -177,7 +178,8 @@ class RunSpec:
     master_addr: str
     master_port: int  # of the first attempt; a restart uses another port unless the user chose this one
     supervision: Supervision = field(default_factory=Supervision)
-    console: Console = "rank0"  # which lines of the ranks are shown during the run
+    console: str = "rank0"  # the lines that are shown during the run: a Console, or ranks such as 0,3-5
     engine: str | None = None  # the user's own mpirun or srun that started the ranks; these have no agent
     continues: ResumedFrom | None = None
     progress_regex: str | None = None  # finds step, loss, ... in the output of ranks; None: the built-in patterns
+    stdin: int | None = None  # the rank that reads the launcher's stdin; the other ranks read /dev/null

@@ -18,7 +18,7 @@ def open_regular(path: str | Path) -> int:
         _check_regular(os.stat(path))  # noqa: PTH116 - checked first, because opening a device may have an effect
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except ValueError:  # a name that was read from a file can contain any character
-        raise OSError(errno.EINVAL, "its name contains NUL or a surrogate") from None
+        raise OSError(errno.EINVAL, "the file name contains a NUL character or a surrogate") from None
     try:
         _check_regular(os.fstat(descriptor))
     except OSError:
@@ -31,7 +31,7 @@ def _check_regular(found: os.stat_result) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "it is not a regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
 
 
 def read_regular(path: str | Path, max_bytes: int, check: Callable[[os.stat_result], None] = lambda _: None) -> bytes:

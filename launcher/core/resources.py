@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from launcher.core import env
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.run_dir import DEFAULT_RUNS_DIR
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # `python START ARGUMENTS` runs `tlaunch ARGUMENTS` (tlaunch/__main__.py). Not resolved: servers may differ in links.
 START = str(Path(__file__).absolute().parents[2] / "tlaunch")
+CALL_FUNCTION = str(PACKAGE / "preload" / "call_function.py")  # the program of ranks that call a Python function
 # Replaces START in a Python command if the path is unknown, as in a container image.
 START_BY_NAME = ("-c", "import sys; sys.path[:] = filter(None, sys.path); from tlaunch.__main__ import main; main()")
 
@@ -22,6 +23,11 @@ START_BY_NAME = ("-c", "import sys; sys.path[:] = filter(None, sys.path); from t
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """Return a command that runs a module of tlaunch. The current directory and PYTHONPATH cannot shadow the module."""
     return (sys.executable, START, "-m", module, *arguments)
+
+
+def called_function(argv: Sequence[str]) -> str | None:
+    """Return the name of the function that ranks with this command call for `tlaunch.launch`, or None."""
+    return argv[2] if len(argv) > 2 and argv[1] == CALL_FUNCTION else None
 
 
 def data_dir(name: str) -> Path:
@@ -60,10 +66,20 @@ def state_dir() -> Path | None:
     return Path(base, "tlaunch") if base.startswith("/") else None
 
 
-def writable_dir(preferred: Path) -> Path:
-    """Return `preferred` if it is writable, or else the cache directory, which is created if it is missing."""
-    directory = preferred if os.access(preferred, os.W_OK) else cache_dir()
-    directory.mkdir(parents=True, exist_ok=True)
+def writable_cache_dir() -> Path:
+    """Return the cache directory. Create it if it is missing. Raises UnreadableError if it is not writable."""
+    directory = cache_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror
+    else:
+        reason = None if os.access(directory, os.W_OK) else "it is not writable"
+    if reason is not None:
+        raise UnreadableError(
+            f"cannot use the cache directory {directory}: {reason}",
+            hint=f"set {env.TLAUNCH_CACHE_DIR} to a writable directory",
+        )
     return directory
 
 

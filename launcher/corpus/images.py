@@ -29,7 +29,7 @@ META_FILE = "batches.meta.txt"
 _GET_THEM = (
     "unpack cifar-10-binary.tar.gz, or make a small set with `tlaunch data sample --recipe resnet50 --output DIR`"
 )
-_UNPACK_AGAIN = "unpack or copy it again"
+_UNPACK_AGAIN = "unpack or copy the file again"
 
 
 @frozen
@@ -90,7 +90,7 @@ def _directory(path: Path) -> Path:
     if not path.exists():
         raise UnreadableError(f"{path}: directory of images not found", hint=_GET_THEM)
     if not path.is_dir():
-        raise UnreadableError(f"{path}: this is a file, but an image set must be a directory", hint=_GET_THEM)
+        raise UnreadableError(f"{path}: expected a directory of images, found a file", hint=_GET_THEM)
     below = path / DIRECTORY
     return below if below.is_dir() and not (path / TRAIN_FILES[0]).exists() else path
 
@@ -102,8 +102,8 @@ def _checked(path: Path) -> ImageFile:
             count, rest = divmod(size, RECORD_BYTES)
             if rest or not count:
                 raise UnreadableError(
-                    f"{path}: record {count + 1} begins at byte {size - rest:,} and has {RECORD_BYTES:,} bytes, "
-                    f"but the file ends at byte {size:,}",
+                    f"{path}: the file ends at byte {size:,}, but record {count + 1} begins at byte {size - rest:,} "
+                    f"and needs {RECORD_BYTES:,} bytes",
                     hint=_UNPACK_AGAIN,
                 )
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
@@ -115,6 +115,6 @@ def _checked(path: Path) -> ImageFile:
         raise UnreadableError(
             f"{path}: record {place + 1} has the label {labels[place]} at byte {place * RECORD_BYTES:,}, "
             f"but labels are 0 to {CLASSES - 1}",
-            hint=f"check that the file is in CIFAR-10's binary format; if it is, {_UNPACK_AGAIN}",
+            hint=f"use a file in CIFAR-10's binary format; if the format is correct, {_UNPACK_AGAIN}",
         )
     return ImageFile(path, count)

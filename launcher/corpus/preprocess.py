@@ -1,4 +1,4 @@
-"""Make files of sentence pairs from a French and an English file: two WMT `.sgm` files, or two texts aligned by line."""
+"""Make a file of sentence pairs from a source and a target file: two WMT `.sgm` files, or two texts aligned by line."""
 
 from __future__ import annotations
 
@@ -7,30 +7,35 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 
 from launcher.core.errors import RefusedError, UsageError
 from launcher.core.frozen import frozen
-from launcher.corpus.corpus_files import Split, pair_files, refuse_overwriting, replacing_together, write_pairs
+from launcher.corpus.corpus_files import (
+    Languages,
+    Split,
+    check_language,
+    language_of_text,
+    pair_file_name,
+    refuse_overwriting,
+    replacing_together,
+    write_pairs,
+)
+from launcher.corpus.dataset import aligned_pairs
 from launcher.corpus.sgm import SgmFile, read_sgm
 from launcher.corpus.text_files import normalised, read_lines
 
 DEFAULT_MAX_WORDS = 250
 SHOWN_MISSING = 5
-LANGUAGE_NAMES = {
-    "French": {"fr", "fra", "fre", "french", "francais", "français"},
-    "English": {"en", "eng", "english", "anglais"},
-}
 
-Sides = tuple[str | None, str | None]  # French, English; None if the partner is missing
+Sides = tuple[str | None, str | None]  # source, target; None if the partner is missing
 
 
 @frozen
 class Preprocessed:
-    """The result of `preprocess`: the files written, and the numbers of kept and dropped pairs."""
+    """The result of `preprocess`: the file written, and the numbers of kept and dropped pairs."""
 
-    written: tuple[Path, ...]
+    written: Path
     kept: int
     dropped: Mapping[str, int]  # reason -> number of pairs; only reasons that occurred
     missing: tuple[str, ...]  # the first segments without a partner, one sentence each
@@ -45,97 +50,103 @@ class Preprocessed:
 
 def preprocess(
     *,
-    fr: Path,
-    en: Path,
+    source: Path,
+    target: Path,
     output: Path,
+    languages: Languages = ("", ""),
     split: Split = "train",
     max_words: int = DEFAULT_MAX_WORDS,
     force: bool = False,
 ) -> Preprocessed:
-    """Combine the texts `fr` and `en` into pairs, and write one file per direction to `output`. On error, write none.
+    """Combine the texts `source` and `target` into pairs, and write them to a file in `output`. On error, write none.
 
-    Two `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped
-    from the training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions,
-    so that scores stay comparable. `max_words` counts words between spaces.
+    The file is named after the `languages`. Languages that are not given are taken from the names of the texts. Two
+    `.sgm` files are matched by doc id and segment id, other files line by line. Exact repetitions are dropped from the
+    training split; memory holds only a digest of each pair. Validation and test sets keep their repetitions, so that
+    scores stay comparable. `max_words` counts words between spaces.
 
     Raises:
-        UsageError: the same file twice, one `.sgm` and one plain text, or existing files without `force`.
+        UsageError: the same file twice, one `.sgm` and one plain text, an unknown language, or an existing file without
+            `force`.
         UnreadableError: an input cannot be read or an output cannot be written.
         RefusedError: unequal numbers of lines, or no pair is left.
     """
-    if fr.exists() and en.exists() and fr.samefile(en):
-        raise UsageError(f"{fr}: the French and the English side are the same file")
-    if _is_sgm(fr) != _is_sgm(en):
-        sgm, plain = (fr, en) if _is_sgm(fr) else (en, fr)
+    if source.exists() and target.exists() and source.samefile(target):
+        raise UsageError(f"{source}: the source and the target are the same file")
+    if _is_sgm(source) != _is_sgm(target):
+        sgm, plain = (source, target) if _is_sgm(source) else (target, source)
         raise UsageError(
-            f"{sgm} is an .sgm file, but {plain} is plain text, so their sentences cannot be matched",
-            hint="give two .sgm files of one set, or two text files with the same number of lines",
+            f"{sgm} is an .sgm file, but {plain} is plain text: both files must have the same format",
+            hint="use two .sgm files of the same data set, or two text files with the same number of lines",
         )
-    written = pair_files(output, split)
+    languages = _known_languages(languages, (source, target))
+    written = output / pair_file_name(languages, split)
     if not force:
-        refuse_overwriting(written)
+        refuse_overwriting([written])
     missing: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    if _is_sgm(fr):
-        sgm_files = read_sgm(fr), read_sgm(en)
-        pairs, missing, warnings = _sgm_pairs(*sgm_files), _missing(*sgm_files), _warnings(*sgm_files)
+    pairs: Iterator[Sides]
+    if _is_sgm(source):
+        sgm_files = read_sgm(source), read_sgm(target)
+        pairs, missing = _sgm_pairs(*sgm_files), _missing(*sgm_files)
+        warnings = _warnings(sgm_files, languages)
     else:
-        pairs = _text_pairs(fr, en)
+        pairs = aligned_pairs(read_lines(source), source, target)
     sieve = _Sieve(max_words, keeps_duplicates=split != "train")
-    with replacing_together(written) as files:
-        write_pairs(sieve.sifted(pairs), *files)
+    with replacing_together([written]) as [file]:
+        write_pairs(sieve.sifted(pairs), file)
         if not sieve.kept:
             raise RefusedError(
-                f"{fr} and {en}: none of {sum(sieve.dropped.values())} pairs is left: "
+                f"{source} and {target}: none of {sum(sieve.dropped.values())} pairs is left: "
                 + (_counts(sieve.dropped) or "both files are empty"),
-                hint="check that both files belong to the same set and have the same doc and seg ids"
-                if _is_sgm(fr)
+                hint="check that both files belong to the same data set and have the same doc and seg IDs"
+                if _is_sgm(source)
                 else None,
             )
     return Preprocessed(written, sieve.kept, dict(sieve.dropped), missing, warnings)
 
 
-def _text_pairs(fr: Path, en: Path) -> Iterator[Sides]:
-    both = zip_longest(_text_lines(fr), _text_lines(en))
-    for number, (french, english) in enumerate(both, start=1):
-        if french is None or english is None:
-            shorter, longer = number - 1, number + sum(1 for _ in both)
-            fr_count, en_count = (shorter, longer) if french is None else (longer, shorter)
-            raise RefusedError(
-                f"{fr} has {fr_count} lines, but {en} has {en_count}, so the lines cannot be matched",
-                hint="line N of one file must be the translation of line N of the other",
-            )
-        yield french, english
+def _known_languages(given: Languages, files: tuple[Path, Path]) -> Languages:
+    """Return the languages of source and target: the given ones, or those in the names of the files."""
+    known = []
+    for side, code, file in zip(("source", "target"), given, files, strict=True):
+        option, found = f"--{side}-language", code or language_of_text(file)
+        if not found:
+            raise UsageError(f"the language of {file} is unknown", hint=f"add {option} CODE, for example {option} de")
+        check_language(option, found)
+        known.append(found)
+    return known[0], known[1]
 
 
-def _sgm_pairs(fr: SgmFile, en: SgmFile) -> Iterator[Sides]:
-    """Yield the sentence pairs in the order of the French file, then segments that are only in the English file."""
-    for key, segment in fr.segments.items():
-        yield segment.text, en.segments[key].text if key in en.segments else None
-    for key, segment in en.segments.items():
-        if key not in fr.segments:
+def _sgm_pairs(source: SgmFile, target: SgmFile) -> Iterator[Sides]:
+    """Yield the sentence pairs in the order of the source file, then segments that are only in the target file."""
+    for key, segment in source.segments.items():
+        yield segment.text, target.segments[key].text if key in target.segments else None
+    for key, segment in target.segments.items():
+        if key not in source.segments:
             yield None, segment.text
 
 
-def _missing(fr: SgmFile, en: SgmFile) -> tuple[str, ...]:
+def _missing(source: SgmFile, target: SgmFile) -> tuple[str, ...]:
     lonely = [
         f"doc {segment.doc_id} seg {segment.segment_id} ({one.path}:{segment.line}) has no partner in {other.path}"
-        for one, other in ((fr, en), (en, fr))
+        for one, other in ((source, target), (target, source))
         for key, segment in one.segments.items()
         if key not in other.segments
     ]
     return tuple(lonely[:SHOWN_MISSING])
 
 
-def _warnings(fr: SgmFile, en: SgmFile) -> tuple[str, ...]:
+def _warnings(files: tuple[SgmFile, SgmFile], languages: Languages) -> tuple[str, ...]:
+    source, target = files
     stated = [
-        f"{file.path} states the language {file.language}, but it was given as the {wanted} side"
-        for file, wanted in ((fr, "French"), (en, "English"))
-        # The language without the region: "fr-FR" is "fr".
-        if file.language is not None and re.split("[-_]", file.language.lower())[0] not in LANGUAGE_NAMES[wanted]
+        f"{file.path} states the language {file.language}, but it is used as {language}"
+        for file, language in zip(files, languages, strict=True)
+        # Only codes are compared, without the region: "fr-FR" is "fr". Some files state a name, such as "French".
+        if (code := re.match(r"([a-z]{2})(?![a-z])", (file.language or "").lower())) and code[1] != language[:2].lower()
     ]
-    if fr.set_id and en.set_id and fr.set_id != en.set_id:
-        stated.append(f"{fr.path} belongs to set {fr.set_id}, but {en.path} to set {en.set_id}")
+    if source.set_id and target.set_id and source.set_id != target.set_id:
+        stated.append(f"{source.path} belongs to set {source.set_id}, but {target.path} to set {target.set_id}")
     return tuple(stated)
 
 
@@ -150,11 +161,11 @@ class _Sieve:
     _seen: set[bytes] = field(default_factory=set)
 
     def sifted(self, pairs: Iterator[Sides]) -> Iterator[tuple[str, str]]:
-        for french, english in pairs:
-            if french is None or english is None:
+        for source, target in pairs:
+            if source is None or target is None:
                 self.dropped["missing partner"] += 1
                 continue
-            pair = (normalised(french), normalised(english))
+            pair = (normalised(source), normalised(target))
             if reason := self._objection(pair):
                 self.dropped[reason] += 1
             else:
@@ -172,17 +183,6 @@ class _Sieve:
                 return "duplicate"
             self._seen.add(digest)
         return None
-
-
-def _text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text. Raise UsageError if it starts with markup, which must not become training data."""
-    for number, line in enumerate(read_lines(path), start=1):
-        if number == 1 and re.match(r"\s*<(srcset|refset|tstset|mteval|doc|\?xml|!doctype)\b", line, re.IGNORECASE):
-            raise UsageError(
-                f"{path}:1: this is markup, not plain text: {line.strip()[:60]}",
-                hint="if the text is in the SGML format, rename the file so that its name ends in .sgm",
-            )
-        yield line
 
 
 def _is_sgm(path: Path) -> bool:

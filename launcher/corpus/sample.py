@@ -15,17 +15,18 @@ from launcher.core.atomic import new_directory
 from launcher.core.env import TLAUNCH_CACHE_DIR
 from launcher.core.errors import UnreadableError
 from launcher.core.resources import cache_dir
-from launcher.corpus.corpus_files import SPLITS, Split, pair_files, replacing_together, write_pairs
-from launcher.corpus.dataset import read_pairs
+from launcher.corpus.corpus_files import SPLITS, Split, pair_file_name, replacing_together, write_pairs
+from launcher.corpus.dataset import PairText, read_pairs
 
 PACKED = Path(__file__).with_name("sample.tsv.gz")  # one pair per line, French<TAB>English, split after split
 SHA256 = "efd010760dc2d951a94b0fcfce3a39a92158c8a098cebd363576ffd59dfb8c42"  # of the unpacked text
+LANGUAGES = ("fr", "en")
 SIZES: Mapping[Split, int] = {"train": 12_000, "valid": 500, "test": 500}
 DOCUMENT_SENTENCES = 25
 
 
 def write_sample(directory: Path) -> tuple[Path, ...]:
-    """Write pair files for all splits and directions, and the test split as two `.sgm` files. On error, write none.
+    """Write a pair file for each split, and the test split also as two `.sgm` files. On error, write none.
 
     Existing files are replaced. Return the paths, in the order of `sample_files`.
 
@@ -33,13 +34,13 @@ def write_sample(directory: Path) -> tuple[Path, ...]:
         UnreadableError: the packed sample is missing or damaged, or the directory cannot be written.
     """
     try:
-        read = read_pairs(PACKED)
+        read = read_pairs(PairText(PACKED))
     except UnreadableError as error:
         raise UnreadableError(error.message, hint="install tlaunch again") from error
     digest = hashlib.sha256("".join(f"{french}\t{english}\n" for french, english in read).encode()).hexdigest()
     if digest != SHA256:
         raise UnreadableError(
-            f"{PACKED}: the SHA-256 of its text is {digest}, but it should be {SHA256}", hint="install tlaunch again"
+            f"{PACKED}: the text has the SHA-256 hash {digest}, expected {SHA256}", hint="install tlaunch again"
         )
     unpacked = iter(read)
     pairs = {split: list(islice(unpacked, size)) for split, size in SIZES.items()}
@@ -47,7 +48,7 @@ def write_sample(directory: Path) -> tuple[Path, ...]:
     with replacing_together(paths) as files:
         remaining = iter(files)
         for split in SPLITS:
-            write_pairs(pairs[split], next(remaining), next(remaining))
+            write_pairs(pairs[split], next(remaining))
         next(remaining).writelines(_sgm([french for french, _ in pairs["test"]], "srcset", "fr"))
         next(remaining).writelines(_sgm([english for _, english in pairs["test"]], "refset", "en"))
     return paths
@@ -55,8 +56,9 @@ def write_sample(directory: Path) -> tuple[Path, ...]:
 
 def sample_files(directory: Path) -> tuple[Path, ...]:
     """Return the paths of the files that `write_sample` writes, in the same order."""
-    paths = [path for split in SPLITS for path in pair_files(directory, split)]
-    return (*paths, *(directory / f"newstest-sample.{language}.sgm" for language in ("fr", "en")))
+    names = [pair_file_name(LANGUAGES, split) for split in SPLITS]
+    names += [f"newstest-sample.{language}.sgm" for language in LANGUAGES]
+    return tuple(directory / name for name in names)
 
 
 def cached_sample() -> Path:
@@ -68,7 +70,7 @@ def cached_sample() -> Path:
     Raises:
         UnreadableError: the packed sample is missing or damaged, or the cache directory cannot be written.
     """
-    directory = cache_dir() / f"sample-{SHA256[:16]}"
+    directory = cache_dir() / f"pairs-{SHA256[:16]}"
     if directory.is_dir():
         if not all(path.is_file() for path in sample_files(directory)):  # someone removed files from the cache
             write_sample(directory)

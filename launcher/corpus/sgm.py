@@ -89,7 +89,7 @@ class _Reading:
             raise self._error(
                 markup.start(),
                 f"{markup['broken']} starts a malformed tag",
-                hint="look for a missing quote or `>`; in text, write `<` as `&lt;`",
+                hint="check for a missing quote or `>`; write a literal `<` as `&lt;`",
             )
         name, closes = (markup["name"] or "").lower(), bool(markup["close"])
         if name == "seg" and closes:
@@ -119,8 +119,8 @@ class _Reading:
             raise self._error(start, f"<seg> {segment_id} is never closed", hint="is the file cut off?")
         if not self.segments:
             raise UnreadableError(
-                f"{self.path}:{len(self._newlines) + 1}: the file ends without any <seg>",
-                hint="put each sentence into <seg id=...> in a <doc>; if this is plain text, rename the file to .txt",
+                f"{self.path}:{len(self._newlines) + 1}: reached the end of the file, but found no <seg>",
+                hint="put each sentence in a <seg id=...> inside a <doc>; if the file is plain text, rename it to .txt",
             )
         return SgmFile(self.path, self.segments, self.language, self.set_id)
 
@@ -133,7 +133,7 @@ class _Reading:
             raise self._error(
                 start,
                 f"doc {self._doc_id} has a second seg {segment_id}; the first is on line {earlier.line}",
-                hint="keep one translation of each sentence: pairs are matched by doc id and seg id",
+                hint="keep one translation per sentence: tlaunch pairs sentences by doc ID and seg ID",
             )
         # Stray markup is removed first, so that a resolved `&lt;b&gt;` stays.
         text = normalised(_resolved(MARKUP.sub(" ", self.text[text_start : markup.start()])))
@@ -145,7 +145,7 @@ class _Reading:
             segment_id, start, _ = self._open
             raise self._error(
                 markup.start(),
-                f"{markup[0]} comes before the </seg> of seg {segment_id} on line {self._line(start)}",
+                f"expected </seg> for seg {segment_id} (opened on line {self._line(start)}), found {markup[0]}",
             )
 
     def _line(self, position: int) -> int:

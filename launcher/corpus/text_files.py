@@ -6,7 +6,7 @@ import gzip
 import re
 import unicodedata
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -33,12 +33,21 @@ def read_lines(path: Path) -> Generator[str, None, None]:
         yield from lines_of(raw, path)
 
 
+def count_lines(path: Path) -> int:
+    """Return the number of lines that `read_lines` yields, without decoding them."""
+    with as_unreadable_error(path), path.open("rb") as raw:
+        return sum(1 for _ in _unpacked(raw))
+
+
+def _unpacked(raw: BufferedReader) -> Iterable[bytes]:
+    # Peeked instead of opened twice, so that a pipe can be read too.
+    return gzip.GzipFile(fileobj=raw) if raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC) else raw
+
+
 def lines_of(raw: BufferedReader, path: Path) -> Generator[str, None, None]:
-    """Yield the lines of the open file `raw`, as `read_lines` does. The caller may query its position meanwhile."""
+    """Yield the lines of the open file `raw`, as `read_lines` does. The caller may use `raw.tell()` between lines."""
     with as_unreadable_error(path):
-        # Peeked instead of opened twice, so that a pipe can be read too.
-        is_packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-        for number, line in enumerate(gzip.GzipFile(fileobj=raw) if is_packed else raw, start=1):
+        for number, line in enumerate(_unpacked(raw), start=1):
             try:
                 text = line.decode("utf-8")
             except UnicodeDecodeError as error:

@@ -115,7 +115,7 @@ def mpi_library(environment: Mapping[str, str]) -> MpiLibrary | None:
 
 
 def mpi_trouble(library: MpiLibrary | None, environment: Mapping[str, str]) -> str | None:
-    """Return why mpi4py does not work with the mpirun that started this process, or None if it works."""
+    """Return the reason why mpi4py does not work with the mpirun that started this process, or None if it works."""
     engine = read_engine_rank(environment, os.getpid())
     if library is None or engine is None or engine.engine == SLURM:
         return None
@@ -198,7 +198,7 @@ def _why_no_file(directory: Path) -> str | None:
 
 
 def _why_no_directory(path: Path) -> str | None:
-    """Return the reason why the directory cannot be created, or None if it can. A parent may be a file, for example."""
+    """Return the reason why the directory cannot be created, such as a parent that is a file, or None if it can be."""
     try:
         path.lstat()
     except FileNotFoundError:

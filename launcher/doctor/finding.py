@@ -148,5 +148,5 @@ def groups(values: Mapping[int, T]) -> dict[T, tuple[int, ...]]:
 
 
 def minority(said: Mapping[T, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return all servers except those with the most frequent value. In `said`, the most frequent value is the first."""
+    """Return the servers that lack the most frequent value. In `said` (servers by value), this value comes first."""
     return tuple(sorted(server for servers in list(said.values())[1:] for server in servers))

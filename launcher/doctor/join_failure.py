@@ -9,7 +9,7 @@ from dataclasses import replace
 from launcher.core.frozen import frozen
 
 SERVER = "{server}"  # in a hint: the server's name in the table; the first one of several with the same cause
-_BY_HAND = f"try to start a program there by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`"
+_BY_HAND = f"try to start a program on the server by hand: `ssh {SERVER} true`, or `srun -w {SERVER} true`"
 
 
 @frozen
@@ -98,7 +98,7 @@ _COMPLAINT = re.compile(
 
 
 def diagnose_output(lines: Sequence[str], ended: str) -> JoinFailure:
-    """Return why a server did not join, based on the last output `lines` of its engine or agent."""
+    """Return the reason why a server did not join, based on the last output `lines` of its engine or agent."""
     searched = [*lines, ended]
     for pattern, code, why, hint in _KNOWN:
         numbers = (number for number, line in enumerate(searched) if re.search(pattern, line, re.IGNORECASE))
@@ -130,8 +130,8 @@ def engine_hangs(engine: str, seconds: float, lines: Sequence[str]) -> JoinFailu
         return failure
     return replace(
         failure,
-        hint=f"{_BY_HAND}. If this succeeds, check the firewall: the server must be able to connect to every port of this "
-        "machine. If this also hangs, test whether packets of 1500 bytes are lost, with `ping -M do -s 1472`",
+        hint=f"{_BY_HAND}. If the program starts, check that the firewall lets the server connect to every port of this "
+        "machine. If the command hangs too, test for lost 1500-byte packets with `ping -M do -s 1472`",
     )
 
 

@@ -110,7 +110,7 @@ def usual(values: Mapping[tuple[int, ...], float], *, best: Any = max) -> float:
 
 
 def common_server(pairs: Iterable[tuple[int, ...]], all_pairs: Iterable[tuple[int, ...]]) -> int | None:
-    """If `pairs` are exactly the pairs of one server, return this server. For a single pair, return None."""
+    """Return the server that is in all `pairs` but in no other pair, or None. At least two `pairs` are required."""
     chosen = [set(pair) for pair in pairs]
     shared = set.intersection(*chosen) if chosen else set()
     every = [set(pair) for pair in all_pairs]
@@ -169,7 +169,7 @@ def _between(link: Link, names: list[str]) -> str:
 
 
 def _slower_way(link: Link, names: list[str]) -> str:
-    """Return the rate of the slower direction as text. If the other direction is much faster, also name the sender."""
+    """Return the rate of the slower direction as text. If the other direction is much faster, name the slow sender."""
     forth, back = link.forth_bytes_per_s, link.back_bytes_per_s
     if min(forth, back) > SLOW_SHARE * max(forth, back):
         return _rate(link.bytes_per_s)

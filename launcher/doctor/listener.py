@@ -43,7 +43,7 @@ class _Caller:
 
 
 class Listener:
-    """A non-blocking listener on a free port of all addresses. Its owner calls `serve` to handle callers.
+    """A non-blocking listener on all addresses at a free port. Its owner calls `serve` to handle callers.
 
     `fileno` becomes readable when there is something to serve, so it fits into the owner's selector.
     """
@@ -122,7 +122,7 @@ class Listener:
 
 
 def _is_call(said: bytearray, before: int) -> bool:
-    """Return whether the bytes received so far can be part of a valid call.
+    """Return True if the bytes received so far can be part of a valid call.
 
     `before` is the number of bytes that arrived before the last piece. More bytes are valid only after an answer.
     """

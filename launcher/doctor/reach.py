@@ -133,7 +133,7 @@ class _Call:
         self._connection: socket.socket | None = None  # the one that is waited for
 
     def proceed(self, selector: selectors.BaseSelector, *, came: bool | None) -> None:
-        """Continue until the next wait. `came` is True if the socket is ready, False after a timeout, None at first."""
+        """Continue to the next wait. `came` is None at first, then True if the socket is ready or False on timeout."""
         if self._connection is not None:
             selector.unregister(self._connection)
             self._connection = None

@@ -10,7 +10,6 @@ from pathlib import Path
 from launcher.core.frozen import frozen
 from launcher.core.records import (
     Cluster,
-    Console,
     Device,
     DeviceAssignment,
     Layout,
@@ -23,6 +22,7 @@ from launcher.core.records import (
 from launcher.engines.leftover_variables import removed_variables
 from launcher.engines.placement import Bind, Machine, Share, shares_of
 from launcher.engines.variables import (
+    NO_BREAKPOINTS,
     Origin,
     Variable,
     default_variables,
@@ -51,7 +51,7 @@ class Request:
     inherited_env: Mapping[str, str]
     machine: Machine  # this server
     bind: Bind = "auto"
-    console: Console = "rank0"
+    console: str = "rank0"
     engine: str | None = None  # the external launcher that started the ranks; None: tlaunch starts them
     mpi_ranks: bool = False  # tlaunch starts the ranks in place of processes that mpirun or srun started
     here: int | None = None  # index of `machine` among several servers; None: not one of them, or only one server
@@ -60,6 +60,7 @@ class Request:
     mpi_variables: Mapping[str, str] = field(default_factory=dict)  # that the ranks' MPI needs under this mpirun
     continues: ResumedFrom | None = None
     progress_regex: str | None = None
+    stdin: int | None = None
 
 
 @frozen
@@ -168,6 +169,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
         engine=request.engine,
         continues=request.continues,
         progress_regex=request.progress_regex,
+        stdin=request.stdin,
     )
 
 
@@ -207,7 +209,8 @@ def _drafts_of(
         own = rank_variables(
             used, server_index, local_rank, run_dir, with_scheduler=request.supervision.scheduler is not None
         )
-        decided = (*own, *shared)
+        is_cut_off = request.stdin not in {None, device.global_rank}  # from the stdin that another rank reads
+        decided = (*own, *shared, *[NO_BREAKPOINTS] * is_cut_off)
         chosen = {**request.inherited_env, **request.user_env}
         defaults = default_variables(share, request.interfaces.get(server_index), request.mpi_variables, chosen=chosen)
         variables = laid_over(request.inherited_env, defaults, decided, request.user_env)

@@ -25,7 +25,7 @@ def check_size(rank: EngineRank, layout: Layout) -> None:
         raise RefusedLayoutError(
             f"{rank.engine} started {counted(rank.world_size, 'rank')}, but dp * mp * pp = "
             f"{layout.dp} * {layout.mp} * {layout.pp} = {wanted}",
-            hint=f"start {wanted} ranks, one for each device, or change --dp, --mp or --pp",
+            hint=f"change --dp, --mp or --pp, or start {wanted} ranks, one per device",
         )
     if rank.global_rank >= wanted:
         raise RefusedLayoutError(
@@ -41,8 +41,8 @@ def run_name(rank: EngineRank, program_name: str, chosen: str | None, inherited:
         return _checked(f"{chosen or program_name}-{rank.job_token}")
     if chosen is None:
         raise UsageError(
-            f"{rank.engine} gives its job no ID, so the ranks cannot agree on a run directory",
-            hint=f"give this run a unique name: set {HINT_RUN_ID} before mpiexec, or use --name",
+            f"{rank.engine} does not provide a job ID, so the ranks cannot agree on a run directory",
+            hint=f"use --name to give the run a unique name, or set {HINT_RUN_ID} before mpiexec",
         )
     return _checked(chosen)
 

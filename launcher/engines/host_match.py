@@ -39,7 +39,7 @@ class Host:
 
 
 def read_host(names: Iterable[str] = (), *, other_names: tuple[str, ...] = ()) -> Host:
-    """Describe this machine, and resolve those `names` that belong to other machines. Blocks while resolving."""
+    """Describe this machine, and resolve the `names` that belong to other machines. Blocks while resolving."""
     own = os.uname().nodename
     called = (own, *other_names)
     addresses = frozenset(held.address for held in held_addresses())
@@ -149,7 +149,7 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
     if said is not None:
         if said not in {server.server_id for server in used.servers}:
             raise UsageError(
-                f"--server {said} is not a server of the rank table",
+                f"--server {said} is not a server in the rank table",
                 hint=f"use one of its servers: {some_of([server.server_id for server in used.servers], SHOWN)}",
             )
         if said != rank.server_id:
@@ -161,10 +161,10 @@ def check_server(rank: RankSpec, used: Cluster, host: Host, said: str | None, lo
         spread = local_size is not None and local_size < len(server.devices)
         if spread and (not here or is_everywhere(server)):
             raise RefusedLayoutError(
-                f"the rank table has all {len(server.devices)} ranks on one server, but the engine started only "
-                f"{local_size} here",
-                hint="start all ranks on one server, or use a --rank-table that lists every server; "
-                f"if all ranks run on this server, add --server {server.server_id}",
+                f"the rank table has one server with {len(server.devices)} ranks, but the engine started only "
+                f"{local_size} on this machine",
+                hint="start all ranks on one server, or list every server in --rank-table; "
+                f"if all ranks are on this machine, add --server {server.server_id}",
             )
         return doubt(server, host)
     if not here:
@@ -194,13 +194,13 @@ def _elsewhere(rank: RankSpec, where: str, used: Cluster) -> RefusedLayoutError:
     slots = [f"{server.server_id} slots={len(server.devices)}" for server in used.servers]
     return RefusedLayoutError(
         f"rank {rank.global_rank} is on {where}, but {wanted}",
-        hint=f"list the hosts in the order of the table, with one rank per device: {some_of(slots, SHOWN)}; if the "
-        "table has another name for a machine, set --server or TLAUNCH_SERVER there",
+        hint=f"list the hosts in the order of the rank table, with one rank per device: {some_of(slots, SHOWN)}; "
+        "if a machine has a different name in the rank table, set --server or TLAUNCH_SERVER on that machine",
     )
 
 
 def _fitting(server: Server, host: Host, *, alone: bool) -> set[Address | str]:
-    """Return the names and addresses that the server and this machine share. localhost counts only if `alone`."""
+    """Return the names and addresses that the server and this machine share. Include localhost only with `alone`."""
     facts: set[Address | str] = set()
     for name in names_of(server):
         address = address_of(name)

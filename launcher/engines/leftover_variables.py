@@ -123,7 +123,7 @@ class Leftovers:
 
 
 def leftovers() -> Iterator[Leftovers]:
-    """Yield the variables of other launchers that ranks must not inherit. Unconditional removals come first."""
+    """Yield other launchers' variables that ranks must not inherit. Variables that are always removed come first."""
     always = tuple(name for family in _FAMILIES if not family.signs for name in family.names)
     for names, signs in ((always, ()), *((family.names, family.signs) for family in _FAMILIES if family.signs)):
         # A name that a pattern covers is left out.
@@ -185,7 +185,7 @@ def _met(family: _Family, environment: Mapping[str, str], decided: Mapping[str, 
 
 
 def _narrow(name: str, environment: Mapping[str, str], decided: Mapping[str, str | None]) -> Conflict | None:
-    """Return a conflict if at least one device is visible, but fewer devices than the ranks need."""
+    """Return a conflict if the variable makes some devices visible, but fewer than the ranks need."""
     value = decided[name] if name in decided else environment.get(name)
     visible = [word for word in (value or "").split(",") if word.strip() not in {"", "-1", "NoDevFiles"}]
     rank_count = int(decided.get(env.LOCAL_WORLD_SIZE) or 1)

@@ -109,7 +109,10 @@ def start_agent(
     watcher = None
     with suppress(OSError):  # the run continues without
         watcher = Watcher(run_dir) if PROC.is_dir() else None
-    agent = start_child(lambda head: _supervise(spec, server_index, head, facts), run_dir, watcher)
+    keeps_stdin = spec.stdin is not None
+    agent = start_child(
+        lambda head: _supervise(spec, server_index, head, facts), run_dir, watcher, keeps_stdin=keeps_stdin
+    )
     for kept in (port, link, members):
         if kept is not None:
             kept.close()
@@ -122,8 +125,13 @@ def _supervise(spec: RunSpec, server_index: int, head: LauncherLink, facts: Mapp
     return Agent(spec, server_index, inherited=os.environ, head=head, **facts).run()
 
 
-def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None) -> LocalAgent:
-    """Fork a process that runs `work` and exits with its result. The conditions of `start_agent` apply."""
+def start_child(
+    work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: Watcher | None = None, *, keeps_stdin: bool = False
+) -> LocalAgent:
+    """Fork a process that runs `work` and exits with its result. The conditions of `start_agent` apply.
+
+    The process keeps this process's stdin if `keeps_stdin` is set, and its stdin is /dev/null otherwise.
+    """
     spare_bystanders()
     become_subreaper()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored from the start, it would leave no child to wait for
@@ -136,7 +144,7 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: W
     if pid == 0:
         os.close(events_reader)
         os.close(life_writer)
-        _be_child(work, run_dir, head_pid, life_reader, events_writer)
+        _be_child(work, run_dir, head_pid, life_reader, events_writer, keeps_stdin=keeps_stdin)
     os.close(events_writer)
     os.close(life_reader)
     group = RunGroup(pid)
@@ -145,7 +153,13 @@ def start_child(work: Callable[[LauncherLink], int], run_dir: RunDir, watcher: W
 
 
 def _be_child(
-    work: Callable[[LauncherLink], int], run_dir: RunDir, head_pid: int, life_fd: int, events_fd: int
+    work: Callable[[LauncherLink], int],
+    run_dir: RunDir,
+    head_pid: int,
+    life_fd: int,
+    events_fd: int,
+    *,
+    keeps_stdin: bool,
 ) -> NoReturn:
     exit_code = EXIT_FAILURE
     try:
@@ -154,7 +168,7 @@ def _be_child(
         forget_bystanders()
         # If the agent outlives its launcher, it must not keep a pipe open that someone reads.
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in (0, 1, 2):
+        for standard in (1, 2) if keeps_stdin else (0, 1, 2):
             os.dup2(nowhere, standard)
         os.close(nowhere)
         keep_descriptors_private()

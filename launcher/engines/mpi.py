@@ -70,7 +70,7 @@ class Mpirun:
 
 @frozen
 class _Words:
-    """How one mpirun dialect spells the options that tlaunch needs in every dialect."""
+    """The options that tlaunch needs from every mpirun, as one mpirun dialect spells them."""
 
     options: tuple[tuple[str, ...], ...]  # each with its values, as a unit that the same option of the user replaces
     hostfile: str
@@ -147,7 +147,7 @@ def find_mpirun(environment: Mapping[str, str], path: str | None = None) -> Mpir
         return Mpirun(found, Dialect.HYDRA, f"MPICH {match[1]}")
     first = escaped(said.strip().partition("\n")[0][:80]) or "nothing"
     raise UnreadableError(
-        f"{escaped(found)} --version prints {first!r}, which is not Open MPI, MPICH or Intel MPI", hint=HINT_INSTALL
+        f"expected Open MPI, MPICH or Intel MPI, but {escaped(found)} --version prints {first!r}", hint=HINT_INSTALL
     )
 
 
@@ -180,7 +180,7 @@ def mpi_command(
     Raises UsageError if a server's name or the hostfile cannot be written, or if `agent` contains the argument ":".
     """
     if ":" in agent:
-        raise UsageError("the agent's command has the argument ':', which mpirun reads as the end of a program")
+        raise UsageError("the agent's command has the argument ':', but mpirun uses ':' to separate programs")
     hostfile = _hostfile_path(directory)
     ours = _options_not_given(mpirun, hostfile, cwd, options)
     # If a variable is exported twice, Open MPI 4 uses the last value, Open MPI 5 the first. Hydra passes everything.
@@ -200,7 +200,7 @@ def mpi_command(
 
 
 def alone_variables(engine: str, directory: Path, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variables for one of several simultaneous mpiruns of Open MPI 4, or {} for other versions."""
+    """Return the variables that each of several simultaneous mpiruns of Open MPI 4 needs, or {} for other versions."""
     if not engine.startswith(Dialect.OPEN_MPI_4.value):
         return {}
     is_chosen = any(name in environment for name in _DIRECTORIES)
@@ -237,7 +237,7 @@ def _hostfile_path(directory: Path) -> Path:
         return directory / "hosts"
     path = Path(gettempdir()) / f"tlaunch-hosts-{sha256(os.fsencode(directory)).hexdigest()[:16]}"
     if "," in str(path):
-        raise UsageError(f"mpirun cannot read a hostfile in {path.parent}, because of the comma", hint="change TMPDIR")
+        raise UsageError(f"mpirun cannot read a hostfile in a path with a comma: {path.parent}", hint="change TMPDIR")
     return path
 
 

@@ -73,7 +73,7 @@ def variables_under(
 
 
 def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> engine_rank.MpiLibrary | None:
-    """Return the MPI library that a compiled program is linked to, or None. Known families are preferred."""
+    """Return the MPI library that a compiled program is linked to, preferably one of a known family, or None."""
     file = program_file(argv, search_path, cwd)
     names = () if file is None else needed_libraries(file)
     libraries = [library for name in names if (library := engine_rank.library_called(name)) is not None]
@@ -83,7 +83,7 @@ def compiled_for(argv: Sequence[str], search_path: str | None, cwd: Path) -> eng
 def _library(
     argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, mentioned: bool
 ) -> tuple[str, engine_rank.MpiLibrary] | None:
-    """Return a phrase about the program, and the MPI library that it loads. Return None if it loads none."""
+    """Return a tuple of a phrase about the program and the MPI library that it loads, or None if it loads none."""
     python = parse_python(argv, environment.get("PATH"), cwd)
     if python is None:
         library = compiled_for(argv, environment.get("PATH"), cwd)

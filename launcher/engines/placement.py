@@ -102,7 +102,7 @@ def shares_of(local_world_size: int, bind: Bind, machine: Machine) -> tuple[Shar
 def _by_core(local_world_size: int, machine: Machine) -> tuple[Share, ...]:
     if machine.core_count < local_world_size:
         raise RefusedLayoutError(
-            f"--bind core gives each rank its own cores, but {local_world_size} ranks would share "
+            f"--bind core needs at least one core per rank, but there are {local_world_size} ranks and "
             f"{machine.core_count} usable cores",
             hint="use --bind none to let all ranks share all cores",
         )

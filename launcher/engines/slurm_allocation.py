@@ -50,7 +50,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation:
     """Return this process's Slurm job. Raises UsageError outside a job, UnreadableError if Slurm does not answer."""
     job_id, listed = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_NODELIST", "")
     if not job_id or not listed:
-        raise UsageError("this is not a Slurm job: SLURM_JOB_ID and SLURM_JOB_NODELIST are not set", hint=HINT_ALLOCATE)
+        raise UsageError("not in a Slurm job: SLURM_JOB_ID or SLURM_JOB_NODELIST is not set", hint=HINT_ALLOCATE)
     names = tuple(expand(listed, Place("SLURM_JOB_NODELIST", 1)))
     found: dict[str, Node] = {}
     for line in ask(("scontrol", "--oneliner", "show", "node", listed), environment).splitlines():
@@ -79,14 +79,14 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
     if allocation.groups > 1:
         first = some_of([escaped(node.name) for node in allocation.nodes], SHOWN)
         raise UsageError(
-            f"job {allocation.job_id} is heterogeneous: it has {allocation.groups} groups of nodes, but a run can only "
-            f"use the first group, {first}",
-            hint="request all nodes in one group (no `hetjob` or `:`), or list the first group's nodes in a --rank-table",
+            f"job {allocation.job_id} is heterogeneous and has {allocation.groups} node groups, but tlaunch can "
+            f"use only the first group: {first}",
+            hint="request all nodes in one group, without `hetjob` or `:`, or list the first group's nodes in a --rank-table",
         )
     count = allocation.gpus_per_node if devices_per_node is None else devices_per_node
     if count is None:
         raise UsageError(
-            f"the number of devices on the nodes of job {allocation.job_id} is unknown",
+            f"the number of devices per node is unknown for job {allocation.job_id}",
             hint="add --devices N (devices per node), or request GPUs, for example with salloc --gpus-per-node=8",
         )
     counts = devices_per_server(str(count), len(allocation.nodes))
@@ -94,7 +94,7 @@ def cluster_of(allocation: Allocation, devices_per_node: int | None = None) -> C
 
 
 def _gpus_per_node(environment: Mapping[str, str], node_count: int) -> int | None:
-    """Return the number of GPUs per node, or None if it is unknown. In a batch job, this is the first node's number."""
+    """Return the number of GPUs per node (in a batch job, of the first node), or None if the number is unknown."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if count := _gpus(environment, name):
             return count

@@ -53,7 +53,7 @@ def time_left_s(allocation: Allocation, environment: Mapping[str, str]) -> float
         try:
             return None if text == "NOT_SET" else seconds_of(text)
         except ValueError:
-            raise UnreadableError(f"squeue printed {escaped(text)!r} instead of the time left for this job") from None
+            raise UnreadableError(f"expected the job's remaining time from squeue, got {escaped(text)!r}") from None
     except UnreadableError:
         if allocation.ends_at_s is None:
             raise
@@ -69,7 +69,7 @@ def kill_wait_s(environment: Mapping[str, str]) -> float | None:
 
 
 def within_job(supervision: Supervision, allocation: Allocation, environment: Mapping[str, str]) -> Supervision:
-    """Return `supervision` with the time when Slurm will kill the job, or None if that time is unknown."""
+    """Return a copy of `supervision` that contains the time when Slurm will kill the job, if this time is known."""
     waits_s = kill_wait_s(environment)
     try:
         left_s = time_left_s(allocation, environment)

@@ -39,6 +39,9 @@ class Variable:
     instead_of: str | None = None  # a different value in the environment. Like `value`, it is not masked
 
 
+NO_BREAKPOINTS = Variable(env.PYTHONBREAKPOINT, "0", Origin.TLAUNCH, "only the rank of --stdin can run a debugger")
+
+
 def run_variables(
     used: Cluster, layout: Layout, supervision: Supervision, run_dir: Path, master: tuple[str, int]
 ) -> Iterator[Variable]:

@@ -47,7 +47,7 @@ class Shown:
 
 
 def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
-    """Yield the lines of several ranks from index `at` on. Equal lines are merged, up to the first difference."""
+    """Yield the lines of several ranks from index `at` on. Merge the lines across ranks until the ranks diverge."""
     while parts:
         alike: dict[Identity, list[Sequence[Alike]]] = {}
         for part in parts:
@@ -65,7 +65,7 @@ def _together(parts: Sequence[Sequence[Alike]], at: int = 0) -> Iterator[Shown]:
 
 
 def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[Shown]:
-    """Yield the lines of finished logs in the order of `merge`, with equal lines of several ranks merged."""
+    """Yield the lines of finished logs in the order of `merge`. Matching lines from different ranks are merged."""
     collapser = Collapser(global_ranks)
     attempt = None
     for number, line in enumerate(lines, 1):
@@ -79,7 +79,7 @@ def collapse(lines: Iterable[Line], global_ranks: Collection[int]) -> Iterator[S
 
 
 class Collapser(Stage[Alike, Shown]):
-    """Merges equal lines of several ranks while ranks write. A line waits up to twice `WINDOW_NS` for other ranks."""
+    """Merges matching lines from different ranks while they write. A line waits at most twice `WINDOW_NS` for them."""
 
     def __init__(self, global_ranks: Collection[int]) -> None:
         super().__init__(global_ranks, WINDOW_NS)
@@ -128,7 +128,7 @@ class Collapser(Stage[Alike, Shown]):
     # --- the ranks whose first lines go next ---
 
     def _choice(self) -> tuple[list[int], bool]:
-        """Choose the ranks whose first lines are merged and shown next. Also return whether this choice is certain."""
+        """Return the ranks whose first lines are merged and shown next, and True if this choice is certain."""
         most, *others = self._groups()
         ahead = self._ahead(most) if others else []
         unknown = others[MAX_COMPARED:]
@@ -152,7 +152,7 @@ class Collapser(Stage[Alike, Shown]):
         return sorted(groups, key=len, reverse=True)
 
     def _ahead(self, global_ranks: Sequence[int]) -> list[Identity | None]:
-        """Return the keys of the next lines of the rank with the most waiting lines. A blank line has the key None."""
+        """Return the keys of the first lines in the longest queue of these ranks. A blank line has the key None."""
         queue = max((self._queues[global_rank] for global_rank in global_ranks), key=len)
         return [waiting.identity if waiting.text.strip() else None for waiting in islice(queue, LOOK_AHEAD)]
 

@@ -205,7 +205,7 @@ def figures_in(text: bytes, pattern: Matcher | None = None) -> Iterator[Figures]
         if pattern is None and not _may_have_figures(part):
             continue
         if pattern is not None and time.process_time() - begun_s > MAX_SEARCH_S:
-            raise pattern.refused("takes too long on the lines of this log")
+            raise pattern.refused("takes too long to match the lines of the log")
         if part and (found := figures_of(part.decode(errors="replace"), pattern)) is not None:
             yield found
 

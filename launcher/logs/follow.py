@@ -66,7 +66,7 @@ class Follower:
         self._changes.wait(seconds)
 
     def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
-        """Keep only the last `keep_bytes` unread bytes of all logs together. Yield each rank and its skipped bytes."""
+        """Keep only the last `keep_bytes` unread bytes of all logs together. Yield (rank, number of skipped bytes)."""
         kept_bytes = fair_shares({rank: log.unread_bytes for rank, log in self._logs.items()}, keep_bytes)
         for global_rank, log in self._logs.items():
             if skipped := log.skip_to_last(kept_bytes[global_rank]):

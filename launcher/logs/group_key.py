@@ -71,7 +71,7 @@ class Alike:
 
     @property
     def identity(self) -> Identity:
-        """A key that is equal for lines with the same words, the same counters and (so far) the same traceback."""
+        """A key that is equal for two lines with the same words, the same counters and, so far, the same traceback."""
         return self.words, self._counted
 
     @property
@@ -154,7 +154,7 @@ def _parts(text: str, words_from: int | None) -> list[str]:
 
 
 def folded(lines: Sequence[Alike]) -> str:
-    """Merge lines with the same words into one text. It has ranges for different numbers, and the first line's time."""
+    """Merge lines with the same words into one text. Use ranges for numbers that differ, and the first line's time."""
     first = lines[0]
     if all(line.coloured == first.coloured for line in lines):
         return first.coloured

@@ -109,7 +109,7 @@ class LineReader:
 
 
 def last_state(begun: bytes | bytearray) -> bytes:
-    r"""Return the visible part of text that was overwritten with carriage returns, up to `MAX_STATE_BYTES`.
+    r"""Return what a terminal shows of a line with carriage returns, up to `MAX_STATE_BYTES`.
 
     >>> last_state(b"10%\r20%\r")
     b'20%'

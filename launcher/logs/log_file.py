@@ -152,7 +152,7 @@ class GrowingLog:
         return max(0, self.end - self.position)
 
     def skip_to_last(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
+        """Skip to the last `keep_lines` lines, at most `keep_bytes` bytes long. Return the number of bytes skipped."""
         before, skipped = self.position, self.unread_bytes - keep_bytes
         if skipped > 0:
             self.position += skipped
@@ -173,7 +173,7 @@ class GrowingLog:
                 self._note(error)
 
     def before(self, limit_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Yield up to `limit_bytes` bytes before the next byte to read, in chunks with their offsets."""
+        """Yield up to `limit_bytes` bytes that precede the next byte to read, as pairs (offset, chunk)."""
         with suppress(OSError):
             for offset in range(max(0, self.position - limit_bytes), self.position, CHUNK_BYTES):
                 if self._log is not None:
@@ -181,7 +181,7 @@ class GrowingLog:
 
     @property
     def displaced(self) -> int | None:
-        """The descriptor of the file that is read, if it was renamed. None if it still has the name of the log."""
+        """The descriptor of the open file if this file was renamed, or None if it still has the name of the log."""
         return self._log if self._is_displaced else None
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class GrowingLog:
         return self._log is not None and is_other and not self._is_displaced
 
     def _take(self, log: int) -> None:
-        """Read from the descriptor `log` from now on. Start at the beginning, unless the file is the same as before."""
+        """Switch to the file descriptor `log`. If it refers to a different file than before, start at its beginning."""
         self.close()
         self._log, self._is_displaced = log, False
         found = os.fstat(log)

@@ -41,7 +41,7 @@ def merge(lines_of_rank: Mapping[int, Iterator[Line]]) -> Iterator[Line]:
 
 
 def _merged(lines_of_rank: Mapping[int, Iterator[Line]], *, after_others: bool) -> Iterator[Line]:
-    """Merge the lines of one attempt by time. With `after_others`, a first line may have the time of an omitted line.
+    """Merge the lines of one attempt by time. With `after_others`, first lines may get their time from omitted lines.
 
     A line that follows no line with a time has an unknown time. Ranks at such a line yield one each; then the rank with
     the earliest known time yields its line, and so on.

@@ -48,7 +48,7 @@ class Selector:
         matches: Sequence[Matcher] = (),
         excludes: Sequence[Matcher] = (),
     ) -> None:
-        """Select lines of at least `level` between two times that match any of `matches` and none of `excludes`.
+        """Select lines between two times with at least `level` that match any of `matches` and none of `excludes`.
 
         Raises UsageError if the first time is after the second.
         """
@@ -97,7 +97,7 @@ class Selector:
 
     @property
     def cut_short(self) -> int:
-        """The number of long lines without a match in their beginning. To save time, the rest was not searched."""
+        """The number of long lines that were searched only at the beginning, to save time, and did not match there."""
         return sum(each.cut_short for each in (*self._matches, *self._excludes))
 
 
@@ -204,7 +204,7 @@ class Matcher:
                 signal.signal(signal.SIGVTALRM, before)
         except _TooLongError:
             if len(text) <= SHORT_CHARS:
-                raise self.refused("takes too long on a line of this log") from None
+                raise self.refused("takes too long to match a line of the log") from None
             self._slow += 1
             if self._slow >= MAX_SLOW:
                 self._longest = max(SHORT_CHARS, min(self._longest, len(text)) // 2)

@@ -82,7 +82,7 @@ class Found:
 
 
 def time_in(text: str, near_ns: int) -> Found | None:
-    """Find the time that a logger wrote at the start of a line. `near_ns` determines the year of a time without one."""
+    """Find the time that a logger wrote at the start of a line. If it has no year, use the one nearest to `near_ns`."""
     found = _first_in(text[: FIRST_CHARS + MAX_TIME_CHARS], near_ns)
     return None if found is None or found.behind_words else found
 
@@ -243,7 +243,7 @@ class Clock:
 
 @lru_cache(maxsize=1024)
 def _found_minute_ns(fields: tuple[str | Any, ...], near_ns: int) -> int | None:
-    """Convert a date with hour and minute to nanoseconds since 1970. Return None if there is no such minute."""
+    """Convert a date with hour and minute to nanoseconds since 1970. Return None if the date or time does not exist."""
     *date, hour, minute, zone = fields
     year, month, day = (plain or glog or us for plain, glog, us in zip(date[:3], date[3:6], date[6:], strict=True))
     year = f"20{year}" if year and len(year) == 2 else year

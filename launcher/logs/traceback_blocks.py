@@ -231,7 +231,7 @@ class GroupFrame:
         self._is_closed = False
 
     def holds(self, line: str) -> bool:
-        """Return True if the next line is in the frame. Other lines between lines of the frame belong to the group."""
+        """Return True if a line is in the frame. If the frame continues later, lines in between belong to the group."""
         if _IN_GROUP.match(line):
             self._outside_lines, self._is_closed = 0, _END_OF_GROUP.match(line) is not None
             return True
@@ -241,7 +241,7 @@ class GroupFrame:
 
 
 def prefix_of(header: str, following: str) -> str:
-    """Return the text before a traceback's header, such as "[rank0]: ", if the next line starts with the same text."""
+    """Return the prefix, such as "[rank0]: ", of both a traceback's header and the next line, or "" if they differ."""
     prefix = _before_header(header).removesuffix("Original ")
     if group := _GROUP_HEADER.match(prefix):
         prefix = f"{group[1]}| "

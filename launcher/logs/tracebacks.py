@@ -92,7 +92,7 @@ def traceback_in(log: bytes) -> FoundTraceback | None:
 
 
 def tracebacks_above(log: bytes) -> list[FoundTraceback]:
-    """Return all tracebacks except the last one, in order. `lines_after` counts lines up to the last traceback."""
+    """Return all tracebacks except the last one, in order. `lines_after` counts only lines before the last one."""
     text = _MIXED.sub(unmixed, _plain(log))
     chain = _last_chain(text)
     return list(tracebacks_in(text[: chain[0].start])) if chain else []
@@ -117,7 +117,7 @@ def unmixed(match: re.Match[str]) -> str:
 
 
 def exception_of(mixed: str, copies: int) -> str | None:
-    """Return "name: message" if `mixed` consists of the pieces of `copies` equal exceptions, otherwise None."""
+    """Return "name: message" if `mixed` is one exception that `copies` processes printed at once, else None."""
     chars = len(mixed) // copies - len(": ")  # of one name and message
     for length in range(len("Error"), min(chars, MAX_TITLE_CHARS)):
         name, message = mixed[:length], mixed[length - chars :]
@@ -257,7 +257,7 @@ def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Itera
 
 
 def _texts_with_headers(lines: Iterable[Line]) -> Iterator[str]:
-    """Yield texts that begin one line before a traceback's header. Tracebacks that are cut off are repeated."""
+    """Yield texts that begin one line before a traceback's header. A traceback that is cut off is yielded again."""
     text = bytearray()
     before = b""  # the line before the header, which names the thread
     for line in lines:

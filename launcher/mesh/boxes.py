@@ -46,7 +46,7 @@ class Box:
         return Box(tuple(starts), tuple(sizes))
 
     def within(self, other: Box) -> tuple[slice, ...]:
-        """Return slices that select this box from a tensor. The tensor holds `other`, a box that contains this box."""
+        """Return the slices that select this box from a tensor that holds the larger box `other`."""
         return tuple(
             slice(start - origin, start - origin + size)
             for start, size, origin in zip(self.start, self.size, other.start, strict=True)

@@ -3,7 +3,7 @@
 It is executed by path, possibly by a Python that does not have tlaunch installed. It therefore uses only the standard
 library, needs Python 3.10 or newer (3.6 can parse `__main__.py`), and imports nothing else of tlaunch. It loads itself
 as `_tlaunch_preload` and imports as little as possible, because the program may have modules of any name. `__main__.py`
-documents its command line.
+documents its command line. `call_function.py` is the program of ranks that call a Python function.
 
 To change which secrets are masked: masking.py (all outputs use this list; tests/preload/test_masking.py has a row for
     each form of secret).

@@ -29,7 +29,7 @@ def _load_run_main():  # type: ignore[no-untyped-def] # noqa: ANN202 - the packa
 
 
 def _do_without() -> None:
-    """Run the program without the failure hook. A fork server reports that preloading is not possible."""
+    """Run the program without the failure hook. A fork server only reports that preloading is not possible."""
     import os
 
     if sys.argv[1] == "preload":

@@ -52,7 +52,7 @@ _RUNNING = ("gi_frame", "cr_frame", "ag_frame")  # frames of generators and coro
 
 
 class Ending:
-    """Finalises a forked process faster than CPython does. Create it before the first import for the program."""
+    """Finalises a forked process faster than CPython does. Create it before any module is imported for the program."""
 
     def __init__(self) -> None:
         self.is_success = False  # the program exited with code 0
@@ -158,7 +158,7 @@ def _libraries() -> set[str]:
 
 
 def _is_any_unknown(libraries: set[str]) -> bool:
-    """Return True if any library is neither from Python nor from torch and similar packages."""
+    """Return True if any library is not from Python, from torch or from a similar package."""
     if not libraries:
         return False
     paths = [os.path.realpath(path) for name in _PACKAGES for path in getattr(sys.modules.get(name), "__path__", ())]

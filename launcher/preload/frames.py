@@ -89,7 +89,7 @@ def where(found: list[tuple[str, int, str]]) -> str | None:
 
 
 def where_of_exit(found: list[tuple[str, int, str]]) -> str | None:
-    """Return where the program exited, or None if tlaunch's own code exited after printing the reason."""
+    """Return the place where the program exited, or None if tlaunch's own code exited after printing the reason."""
     return None if found and found[-1][0].startswith(_PACKAGE) else where(found)
 
 

@@ -235,7 +235,7 @@ def _hides(name: str, value: str) -> bool:
 
 
 def _masked_values(pattern: re.Pattern[str], text: str) -> str:
-    """Mask the values of secret names in a text. Search other values, too: `Error: password: x` contains a secret."""
+    """Mask the values of secret names in a text. Search other values, too: in `Error: password: x`, x is a secret."""
     pieces, done, start = [], 0, 0
     while match := pattern.search(text, start):
         shown = _masked_value(match)

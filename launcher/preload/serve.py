@@ -204,13 +204,13 @@ def _fork_ranks(connection: Connection, requests: list[dict[str, Any]]) -> tuple
 
 
 def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Connection, agent_pid: int) -> None:
-    """Set up the process of a rank. If that fails, report the error to the agent and exit with 126."""
+    """Set up the process of a rank. If that fails, report the error to the agent and exit with status 126."""
     try:
         # Wait until the intermediate process has ended and the agent, as the parent, knows about this rank.
         is_known = os.read(go, 1)
         os.close(go)
         if not is_known:  # the agent may have started another process for this rank
-            raise RuntimeError("the process that forks ranks ended early")  # noqa: TRY301 - reported below
+            raise RuntimeError("the process that forks the ranks exited unexpectedly")  # noqa: TRY301 - reported below
         while os.getppid() == middle_pid:  # the pipe closes shortly before the children get their new parent
             time.sleep(_LOOK_AGAIN_S)
         _die_with(agent_pid)
@@ -219,7 +219,7 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
             os.sched_setaffinity(0, request["cpus"])
         nowhere = os.open(os.devnull, os.O_RDONLY)
         output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        for descriptor, standard in ((0 if request["stdin"] else nowhere, 0), (output, 1), (output, 2)):
             os.dup2(descriptor, standard)
         os.close(nowhere)
         os.close(output)
@@ -242,7 +242,7 @@ def _settle(request: dict[str, Any], go: int, middle_pid: int, connection: Conne
 
 
 def _draw_again() -> None:
-    """Reseed random number generators and renew keys, so that each rank has different ones."""
+    """Reseed random number generators and renew the authentication key, so that they differ between ranks."""
     numpy_random = sys.modules.get("numpy.random.mtrand")
     if numpy_random is not None:
         numpy_random.seed()  # `random` reseeds itself after a fork

@@ -71,7 +71,7 @@ def _first_missing(parts: Sequence[str], search: list[str]) -> str | None:
 
 
 def _if_own_directory(name: str, around: Sequence[ModuleSpec]) -> str | None:
-    """Return `name` if it is certainly missing, or None if a package in `around` may find it elsewhere."""
+    """Return `name` if this module is certainly missing, or None if a package in `around` may find it elsewhere."""
     for package in around:
         if package.origin is None:  # a directory without `__init__.py`
             continue

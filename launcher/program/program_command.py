@@ -37,7 +37,7 @@ class PythonCommand:
 
 
 def parse_python(argv: Sequence[str], search_path: str | None, cwd: Path) -> PythonCommand | None:
-    """Parse a command that runs Python directly, with `env` or by a script's `#!` line. Else, return None."""
+    """Parse a command that runs Python directly, with `env` or by a script's `#!` line, or return None for others."""
     words = _without_env(list(argv))
     if not words:
         return None

@@ -74,7 +74,7 @@ def is_of_mpi4py(command: PythonCommand) -> bool:
 
 
 def heeds(command: PythonCommand, environment: Mapping[str, str]) -> tuple[bool, bool]:
-    """Return two booleans: whether Python searches the program's directory, and whether it heeds PYTHONPATH."""
+    """Return two booleans: True if Python searches the program's directory, and True if it uses PYTHONPATH."""
     letters = {letter for option in command.options if option[:1] == "-" and option[1:].isalpha() for letter in option}
     inherits = not letters & set("IE")
     return not (letters & set("IP") or (inherits and environment.get(PYTHONSAFEPATH))), inherits

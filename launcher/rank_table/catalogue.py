@@ -73,7 +73,7 @@ class Entry:
         return Severity.WARNING if self.ascend_only and not chip.is_ascend else self.severity
 
     def concerns(self, table: Table) -> bool:
-        """Return whether the rule applies to the table's format and to the program that reads the table."""
+        """Return True if the rule applies to the table's format and to the program that reads the table."""
         return (self.formats is None or table.format in self.formats) and self.consumer in (None, table.consumer)
 
 

@@ -37,7 +37,7 @@ _SUPER_POD_NAME = "super_pod"  # the name in --drop for the two keys that assign
 
 
 def _ranks_follow_the_file(cluster: Cluster) -> Iterator[Reason]:
-    """Yield an error if ranks or devices are not numbered host by host. A list of hosts cannot store the numbers."""
+    """Yield an error if ranks or devices are not numbered host by host. A list of hosts cannot store other numbers."""
     places = ((server, slot, device) for server in cluster.servers for slot, device in enumerate(server.devices))
     for expected, (server, slot, device) in enumerate(places):
         if device.global_rank == expected and device.device_id == slot:
@@ -152,7 +152,7 @@ def marked_without_ascend(cluster: Cluster, target_name: str) -> tuple[Cluster, 
 
 
 def held_keys(cluster: Cluster) -> dict[str, int]:
-    """Return how many times each optional key occurs in a cluster."""
+    """Return the number of occurrences of each optional key in a cluster."""
     held = Counter(dict.fromkeys((key for key, _ in cluster.options), 1))
     for server in cluster.servers:
         held.update(key for key in _SERVER_FIELDS if getattr(server, key) is not None)

@@ -52,7 +52,7 @@ _DOCSTRING = re.compile(r"[rR]?(\"{3}|'{3})")
 
 
 def named_like_table(name: str) -> bool:
-    """Return whether a file's name looks like the name of a rank table.
+    """Return True if a file's name looks like the name of a rank table.
 
     >>> [named_like_table(name) for name in ("rank_table_8pcs.json", "jobstart_hccl.json", "package.json")]
     [True, True, False]
@@ -61,7 +61,7 @@ def named_like_table(name: str) -> bool:
 
 
 def looks_like_table(data: bytes, document: Document) -> bool:
-    """Return whether `document`, parsed from `data`, may be a rank table, a damaged table, or a related file.
+    """Return True if `document`, parsed from `data`, may be a rank table, a damaged table, or a related file.
 
     Empty and truncated files count: they may be damaged tables. If the only faults are extensions of other JSON
     dialects, the text must also contain the ids that tables consist of.
@@ -80,7 +80,7 @@ def looks_like_table(data: bytes, document: Document) -> bool:
 
 
 def mentions_ids(data: bytes) -> bool:
-    """Return whether the bytes contain server_id, device_id or rank_id, in any encoding."""
+    """Return True if the bytes contain server_id, device_id or rank_id, in any encoding."""
     letters = data.replace(b"\0", b"")  # UTF-16 and UTF-32 too
     return any(word in letters for word in _WORDS)
 
@@ -115,7 +115,7 @@ def _list_of_names(first: str, text: str) -> str | None:
 
 
 def certainly_plain(data: bytes) -> str | None:
-    """Return the kind from `recognise_plain` if every line of the text has the form of that kind, else None.
+    """Return the kind from `recognise_plain` if every line of the text is valid for this kind, else None.
 
     The hosts are not expanded, since a line may name a million devices. Texts larger than a rankfile of 131,072 ranks
     are skipped.
@@ -166,7 +166,7 @@ def read_plain(data: bytes, kind: str, name: str, devices: int | None = None) ->
 
 
 def _meaningful(text: str) -> Iterator[str]:
-    """Yield the lines of a text without comments. Empty lines are skipped."""
+    """Remove the comments from a text, and yield the lines that are not empty."""
     return (line for raw in _LINE.finditer(text) if (line := raw[0].partition("#")[0].strip()))
 
 

@@ -57,7 +57,7 @@ def parse_device_ids(text: str, origin: str) -> tuple[int, ...]:
             raise UsageError(f'{origin}: the range "{part}" runs backwards', hint=f'write "{last}-{first}"')
         if last >= MAX_DEVICES:
             message = f"{origin} names device {last}, but a server has at most {MAX_DEVICES} devices"
-            raise UsageError(message, hint="number the devices of each server from 0")
+            raise UsageError(message, hint="number the devices on each server from 0")
         ids += range(first, last + 1)
     if repeated := [one for one, times in Counter(ids).items() if times > 1]:
         raise UsageError(f"{origin} names device {repeated[0]} twice", hint="each device gets one rank")
@@ -92,7 +92,7 @@ def visible_devices(
         meant = [device for device in found if device.uuid and device.uuid.casefold().startswith(part.casefold())]
         if len(meant) != 1:
             message = f"{named}, but {len(meant) or 'no'} GPUs of this machine have a UUID with this prefix"
-            raise UsageError(message, hint="list the GPUs with `nvidia-smi -L`, and choose them with --device-ids")
+            raise UsageError(message, hint="list the GPUs with `nvidia-smi -L`, then select GPUs with --device-ids")
         parts[index] = str(meant[0].device_id)
     return name, parse_device_ids(",".join(parts), name)
 
@@ -108,7 +108,7 @@ def select_devices(found: Sequence[FoundDevice], ids: Iterable[int], origin: str
     if missing := [one for one in wanted if one not in by_id]:
         raise UsageError(
             f"{origin} names {name_devices(missing)}, but this machine has {name_devices(by_id)}",
-            hint="choose only devices that this machine has",
+            hint="select only devices of this machine",
         )
     return tuple(by_id[one] for one in wanted)
 

@@ -77,8 +77,8 @@ def ask_hccn_tool(ids: Sequence[int], *, patience_s: float = PATIENCE_S) -> tupl
     tool = hccn_tool()
     if tool is None:
         hint = (
-            "install the Ascend driver, which contains it; in a container, mount it, or use --hccn-conf with the host's "
-            f"{HCCN_CONF}"
+            "install the Ascend driver, which includes hccn_tool; in a container, mount the tool, or use --hccn-conf "
+            f"with the host's {HCCN_CONF}"
         )
         raise UnreadableError(f"hccn_tool is not on PATH, and {HCCN_TOOL} does not exist", hint=hint)
     devices = []
@@ -107,7 +107,7 @@ def ask_nvidia_smi(*, patience_s: float = PATIENCE_S) -> tuple[FoundDevice, ...]
         TlaunchError: nvidia-smi fails, hangs, or lists no GPU.
     """
     if not has_nvidia_smi():
-        hint = "install NVIDIA's driver, which contains it, or use --devices N"
+        hint = "install the NVIDIA driver, which includes nvidia-smi, or use --devices N"
         raise UnreadableError("nvidia-smi is not on PATH", hint=hint)
     answer = _ask(("nvidia-smi", "-L"), patience_s)
     found = tuple(FoundDevice(int(gpu[1]), uuid=gpu[2]) for gpu in _GPU.finditer(answer.output))
@@ -176,13 +176,13 @@ def _await_end(process: subprocess.Popen[bytes], asked: str, patience_s: float) 
                 if len(text) > MAX_ANSWER_BYTES:
                     raise TlaunchError(
                         f"`{asked}` printed more than {MAX_ANSWER_BYTES:,} bytes and was killed",
-                        hint="run the command by hand to see its output, or use --devices N, which needs no driver",
+                        hint="run the command by hand to see the output, or use --devices N, which needs no driver",
                     )
         if has_ended:
             return list(said.values())
         if time.monotonic() > deadline:
             raise TlaunchError(
                 f"`{asked}` did not exit within {patience_s:g} s",
-                hint="check `dmesg` for a driver that hangs, or use --devices N, which needs no driver",
+                hint="check `dmesg` for a driver hang, or use --devices N, which needs no driver",
             )
         time.sleep(_LOOK_AGAIN_S)

@@ -132,7 +132,7 @@ def _as_utf8(data: bytes) -> tuple[bytes, tuple[Repair, ...]]:
 
 
 def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origins]) -> list[Repair]:
-    """Convert the steps to repairs. Line numbers refer to the original document `first`."""
+    """Convert the steps to repairs, with line numbers in the original document `first`."""
     repairs = []
     for step in steps:
         offset = step.edits[0].start
@@ -143,14 +143,14 @@ def _as_repairs(steps: Iterable[_Step], first: Document, history: Sequence[Origi
 
 
 def _encoded(text: str) -> bytes:
-    """Encode the text as UTF-8 with a byte order mark. A reader removes only this mark, not one in the text itself."""
+    """Encode the text as UTF-8 after a byte order mark. A reader then removes this mark, not one in the text itself."""
     return codecs.BOM_UTF8 + text.encode()
 
 
 def _next_pass(
     document: Document, path: Path, profile: Profile, *, sort: bool, unsafe: bool
 ) -> tuple[list[_Step], list[_Step]]:
-    """Return two lists: the next repairs to make, and repairs that are only offered because they need `unsafe`."""
+    """Return two lists: the repairs to make now, and the repairs to offer to the user because they need `unsafe`."""
     repairs = [(fault.code, fault.repair) for fault in document.faults if fault.repair is not None]
     steps = _apart(_Step(code, _described(document.text, repair), (repair,)) for code, repair in repairs)
     if any(step.code == "RT112" for step in steps) and not _fits_format(document, steps, path, profile):
@@ -174,7 +174,7 @@ def _next_pass(
 
 
 def _fits_format(document: Document, steps: Sequence[_Step], path: Path, profile: Profile) -> bool:
-    """Apply the steps to a copy of the text. Return whether the result has the structure that its format requires."""
+    """Apply the steps to a copy of the text. Return True if the result has the structure that its format requires."""
     text, _ = apply_edits(document.text, [edit for step in steps for edit in step.edits])
     errors = parse_rank_table(_encoded(text), path, profile).errors
     return not any(error.code in OF_SHAPE for error in errors)
@@ -209,7 +209,7 @@ def _value_steps(document: Document, found: Iterable[Found], verb: str = "wrote"
 
 
 def _rewritten(text: str, finding: Finding, place: Place) -> Edit | None:
-    """Return the edit that writes the suggested value. Return None if this would change the meaning of a name or id.
+    """Return an edit that writes the suggested value, or None if this would change the meaning of a name or id.
 
     For example, "+07" becomes "7", but "7x" is left to a person although HCCL reads it as 7.
     """
@@ -243,7 +243,7 @@ def _described(text: str, edit: Edit, verb: str = "wrote") -> str:
 
 
 def _moves_by_rank(document: Document, table: Table) -> Iterator[_Step]:
-    """Yield a step for each list that is not sorted by rank. The edits of the step sort the list.
+    """For each list that is not sorted by rank, yield a step with the edits that sort it.
 
     A list that contains another unsorted list is left for the next pass. If the table has no ranks or invalid ranks,
     nothing is yielded.

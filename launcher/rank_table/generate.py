@@ -29,7 +29,7 @@ class Note(NamedTuple):
 
 @frozen
 class Machine:
-    """A server of the new table, with its devices in rank order."""
+    """A server of the rank table to generate, with its devices in rank order."""
 
     server_id: str
     devices: tuple[FoundDevice, ...]
@@ -62,7 +62,7 @@ def devices_per_server(text: str, servers: int) -> tuple[int, ...]:
     if len(counts) != servers:
         raise UsageError(
             f"--devices has {len(counts)} counts for {servers} server{'s' * (servers > 1)}",
-            hint="give one count for each server, or a single count for all",
+            hint="give one count per server, or one count for all servers",
         )
     return tuple(counts)
 
@@ -94,7 +94,7 @@ def check_server_id(name: str, origin: str) -> None:
     if not is_host_name(name):
         raise UsageError(
             f'{origin}: "{printable(name[:40])}" is not a valid server name',
-            hint="use one word of letters, digits, `.`, `_`, `-`, `%` and `:`",
+            hint="use only letters, digits, `.`, `_`, `-`, `%` and `:`",
         )
     if (length := len(name.encode())) > SERVER_ID_LIMIT:
         raise UsageError(
@@ -113,7 +113,7 @@ def check_address(address: str, origin: str) -> None:
     if packed is None or is_unspecified(packed):
         wrong = what_it_is_instead(address, "network card")
         message = f'{origin}: "{printable(address[:45])}" is {wrong}'
-        raise UsageError(message, hint="give the address of the network card")
+        raise UsageError(message, hint="give the IP address of the network card")
 
 
 def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, sort: bool = False) -> Generated:
@@ -144,7 +144,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
         if highest >= DEVICE_ID_LIMIT and HARDWARE not in dict(server.options):
             raise UsageError(
                 f'server "{server.server_id}" would have device {highest}, but HCCL allows 0 to {DEVICE_ID_LIMIT - 1}',
-                hint="for more devices, make a table for CPUs or GPUs with --nvidia-smi, or with several --servers by host name",
+                hint="for more devices, create a table for CPUs or GPUs: use --nvidia-smi, or several host names in --servers",
             )
     for before, server in pairwise(cluster.servers):
         if server.server_id < before.server_id:
@@ -157,7 +157,7 @@ def build_cluster(machines: Sequence[Machine], *, hardware: str | None = None, s
 
 
 def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
-    """Add the addresses that HCCL needs between servers. If they are unknown, mark the cluster as "cpu"."""
+    """Add the addresses that HCCL needs to connect servers. If they are unknown, mark the cluster as "cpu"."""
     servers = cluster.servers
     if len(servers) == 1 or all(device.device_ip for server in servers for device in server.devices):
         return cluster, ()
@@ -176,7 +176,7 @@ def _reachable(cluster: Cluster) -> tuple[Cluster, tuple[Note, ...]]:
 
 
 def marked_as_cpu(servers: Iterable[Server]) -> tuple[Server, ...]:
-    """Return the servers with the hardware_type "cpu". A server that already has a hardware_type keeps it."""
+    """Set the hardware_type of each server to "cpu", unless the server already has a hardware_type."""
     options = {HARDWARE: "cpu"}
     return tuple(
         replace(server, options=tuple(sorted({**options, **dict(server.options)}.items()))) for server in servers

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 def is_host_name(text: str) -> bool:
-    """Return whether `name` is valid as a host in hostfiles, rankfiles and node lists.
+    """Return True if `text` is a valid host name in hostfiles, rankfiles and node lists.
 
     A name with exactly one colon is not allowed, because it would be read as a name and a count.
     """
@@ -43,7 +43,7 @@ def is_host_name(text: str) -> bool:
 
 
 def write_hostfile(cluster: Cluster) -> str:
-    """Return an Open MPI hostfile. Ranks and devices must be numbered host by host."""
+    """Convert a cluster to an Open MPI hostfile. Its ranks and devices must be numbered host by host."""
     return "".join(f"{server.server_id} slots={len(server.devices)}\n" for server in cluster.servers)
 
 
@@ -63,7 +63,7 @@ def write_rankfile(cluster: Cluster) -> str:
 
 
 def parse_hostfile(text: str, name: str, devices: int | None = None) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the servers of a hostfile, with one device per slot, and notes. Servers keep the order of the file.
+    """Convert a hostfile to a cluster with one device per slot, in the same order. Also return notes for the user.
 
     A host without a count gets `devices` devices, or if that is None, one for each line that names it.
 
@@ -108,7 +108,7 @@ def counted_cluster(counts: list[tuple[str, int]]) -> Cluster:
 
 
 def parse_rankfile(text: str, name: str) -> tuple[Cluster, tuple[str, ...]]:
-    """Return the servers of a rankfile, and notes about them. Servers keep the order of the file.
+    """Convert a rankfile to a cluster, with servers in the order of the file. Also return notes for the user.
 
     If all slots are plain numbers that differ on each host, they are device ids. If any slot is a list, a range or a
     socket with a core, all slots are cores, and devices are numbered on each host in rank order.

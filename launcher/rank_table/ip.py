@@ -30,7 +30,7 @@ def is_loopback(name: str | None) -> bool:
 
 
 def family_of(packed: bytes | None) -> int | None:
-    """Return the family of a packed address, 4 or 6, or None if `packed` is None."""
+    """Return the IP version of a packed address, 4 or 6, or None if `packed` is None."""
     return None if packed is None else _FAMILY_OF_LENGTH[len(packed)]
 
 
@@ -84,7 +84,7 @@ def is_unspecified(packed: bytes | None) -> bool:
 
 
 def what_it_is_instead(address: str, owner: str) -> str:
-    """Return a phrase that explains why an `owner`, such as a device, cannot have this address."""
+    """Describe why `address` cannot be the address of `owner`, for example "device"."""
     if packed_address(address) is None:
         return f"not an IP address{why_no_address(address)}"
     return f"unspecified, and cannot be the address of a {owner}"

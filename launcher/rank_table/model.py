@@ -50,7 +50,7 @@ def read_decimal(text: Any) -> int | None:
 
 
 def read_signed(text: str | None) -> int | None:
-    """Return the signed 32-bit number that HCCL reads from `text`, or None for other texts.
+    """Parse a signed 32-bit number as HCCL does. Return None if `text` is not a valid number.
 
     >>> read_signed("7"), read_signed("-1"), read_signed("--1"), read_signed("")
     (7, -1, None, None)
@@ -75,11 +75,11 @@ class DeviceRow(NamedTuple):
     rank_pointer: Pointer | None = None  # the object that holds the rank, if not the device's own
 
     def word(self, key: str) -> str:
-        """Return the name of a key in this table's format. For example, some formats use other names for device_ip."""
+        """Return the name that this table's format uses for a key. Some formats rename device_ip, for example."""
         return self.words.get(key, key)
 
     def at(self, key: str | None = None) -> Pointer:
-        """Return the JSON pointer to a value of the device, or to the device itself."""
+        """Return the JSON pointer to the device's value under `key`, or to the device if `key` is None."""
         if key is None:
             return self.pointer
         holder = self.rank_pointer if key == "rank_id" and self.rank_pointer is not None else self.pointer
@@ -91,7 +91,7 @@ class DeviceRow(NamedTuple):
 
 
 class ServerRow(NamedTuple):
-    """A server of a table. Each server has exactly one row, whatever the format of the file."""
+    """A server in a rank table. Each server has exactly one row, in all file formats."""
 
     number: int  # its index in Table.servers
     pointer: Pointer  # its object, or the first object that names it
@@ -153,7 +153,7 @@ class Table:
 
     @cached_property
     def ranks_are_sound(self) -> bool:
-        """True if the ranks are exactly 0 to n - 1. Only then can rules check the order of ranks."""
+        """True if the n devices have the ranks 0 to n - 1. Otherwise rules cannot check the order of ranks."""
         ranks = {device.global_rank for device in self.devices}
         return self.servers_are_complete and len(ranks) == len(self.devices) and ranks == set(range(len(ranks)))
 
@@ -168,7 +168,7 @@ class Table:
 
     @cached_property
     def packed_addresses(self) -> dict[str, bytes | None]:
-        """The bytes of each device address. An invalid address maps to None."""
+        """A mapping from each device address to its bytes, or to None if the address is invalid."""
         return {address: packed_address(address) for device in self.devices for address in device.addresses}
 
     @cached_property
@@ -194,7 +194,7 @@ class Table:
 
     @cached_property
     def servers_by_rank(self) -> list[tuple[ServerRow, list[int]]]:
-        """Each server with its sorted ranks, starting with the server of rank 0. Requires `ranks_are_sound`."""
+        """Each server with its sorted ranks. Servers are ordered by lowest rank. Requires `ranks_are_sound`."""
         pairs = []
         for server in self.servers:
             ranks = sorted(device.global_rank for device in server.devices if device.global_rank is not None)
@@ -215,7 +215,7 @@ class Table:
 
 
 def cluster_of(table: Table, device: Callable[[DeviceRow], Device]) -> Cluster:
-    """Return the cluster described by a valid table. Devices are sorted by rank."""
+    """Convert a valid table to a cluster, with the devices of each server sorted by rank."""
     servers = (
         Server(row.server_id or "", tuple(sorted(map(device, row.devices), key=lambda one: one.global_rank)))
         for row in table.servers
@@ -251,7 +251,7 @@ def split_addresses(device_ip: Any) -> tuple[str, ...]:
 
 
 class InstanceRow(NamedTuple):
-    """An instance of a group. It is a process in a legacy-lab table, and a pod in a legacy-cloud table."""
+    """An instance of a group: a process in a legacy-lab table, or a pod in a legacy-cloud table."""
 
     pointer: Pointer
     fields: dict[str, Any]
@@ -260,7 +260,7 @@ class InstanceRow(NamedTuple):
 
     @property
     def device_count(self) -> int | None:
-        """The number of entries in the instance's device list, or None if there are none."""
+        """The number of entries in the instance's device list, or None if the list is missing or empty."""
         return entry_count(self.fields, "devices")
 
 
@@ -271,7 +271,7 @@ class GroupRow(NamedTuple):
 
     @property
     def instance_count(self) -> int | None:
-        """The number of entries in the group's instance list, or None if there are none."""
+        """The number of entries in the group's instance list, or None if the list is missing or empty."""
         return entry_count(self.fields, "instance_list")
 
 
@@ -295,7 +295,7 @@ def odd_numbers(table: Table) -> Iterator[tuple[DeviceRow, str, str, int]]:
 
 
 def disorder(table: Table) -> Iterator[tuple[ServerRow, ServerRow]]:
-    """Sort servers by rank, and yield the first two neighbours whose names are not in dictionary order."""
+    """Yield the first two consecutive servers, in rank order, whose names are not in dictionary order."""
     for (before, _), (server, _) in pairwise(table.servers_by_rank if table.ranks_are_sound else ()):
         if before.server_id and server.server_id and server.server_id < before.server_id:
             yield before, server

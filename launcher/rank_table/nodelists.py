@@ -20,7 +20,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 
 
 def write_nodelist(cluster: Cluster) -> str:
-    """Return a node list of all servers: one compressed line. All servers must have the same number of devices."""
+    """Return all servers as a compressed node list on one line. All servers must have the same number of devices."""
     return f"{compress([server.server_id for server in cluster.servers])}\n"
 
 
@@ -81,7 +81,7 @@ def order_of_slurm(cluster: Cluster) -> Iterator[str]:
 
 
 def compress(names: list[str]) -> str:
-    """Return a short node list in the given order. Neighbours that differ only in their last number are combined.
+    """Return a short node list in the given order. Consecutive names that differ only in the last number are combined.
 
     >>> compress(["node01", "node02", "node04", "login"])
     'node[01-02,04],login'

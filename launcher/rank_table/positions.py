@@ -159,7 +159,7 @@ _LINE_END = re.compile(r"\r?\n|\Z")
 
 
 class Edit(NamedTuple):
-    """A replacement of the characters from `start` to `end` by `text`. It may also be a removal or an insertion."""
+    """A replacement of the characters from `start` to `end` by `text`. Also used for removals and insertions."""
 
     start: int
     end: int
@@ -193,7 +193,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, list[Edit]]:
 
 
 def overwritten(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with the edits applied, and nothing else changed. The edits must be in ascending order."""
+    """Apply the edits without any other change, and return the new text. The edits must be in ascending order."""
     parts, at = [], 0
     for edit in edits:
         parts += [text[at : edit.start], edit.text]
@@ -211,7 +211,7 @@ class Origins:
         self._starts = [edit.start + shift for edit, shift in zip(self._edits, shifts, strict=False)]
 
     def offset(self, offset: int) -> int:
-        """Convert an offset to one in the original text. For inserted text, return the start of the insertion."""
+        """Convert an offset in the new text to the original text. For inserted text, return the insertion's start."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0:
             return offset

@@ -133,7 +133,7 @@ class Scanner:
         return faults, repeats, repaired
 
     def _touches_last(self, token: Token) -> bool:
-        """Return whether a quoted value touches the previous value, because of a missing or superfluous quote."""
+        """Return True if a missing or extra quote leaves no gap between the previous value and a quoted value."""
         if token.start != self._last.end or self._expect == self._end or not self._last.end:
             return False
         kinds = {self._last.kind, token.kind}
@@ -219,7 +219,7 @@ class Scanner:
             self._entry(token)
 
     def _entry(self, token: Token) -> None:
-        """Handle the first token of an entry of the current container."""
+        """Handle the first token of an entry in the current object or list."""
         (self._key if self._stack.top.bracket == "{" else self._value)(token)
 
     def _end(self, token: Token) -> None:
@@ -232,7 +232,7 @@ class Scanner:
     # --- containers and their members ---
 
     def _skip_plain_entries(self, at: int) -> int:
-        """Skip entries without faults from `at` on. This is faster than the handlers, with the same result."""
+        """Skip entries without faults, starting at `at`. The token handlers give the same result, but are slower."""
         frame, text = self._stack.top, self.text
         of_object = frame.bracket == "{"
         next_one = (tokens.member_pattern() if of_object else tokens.entry_pattern()).match

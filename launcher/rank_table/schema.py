@@ -47,7 +47,7 @@ class _Needed(str):
 
 
 def needed(example: str) -> Any:
-    """Declare a required field. Hints suggest the value `example`."""
+    """Declare a required field. If the field is missing or invalid, a hint suggests the value `example`."""
     return _Needed(example)
 
 
@@ -73,7 +73,7 @@ _KINDS: Mapping[str, tuple[type, Any]] = {
 
 
 class Shape:
-    """The fields of one kind of object. A field of the type `list[Any]` is checked by `Shapes.entries`.
+    """The expected fields of one kind of JSON object. `Shapes.entries` checks fields of the type `list[Any]`.
 
     Checks depend only on keys and types, never on values: objects with equal keys and types are checked once. Keys that
     a reader knows are declared, as `Any` if their type does not matter. Other keys are reported as unknown.
@@ -93,7 +93,7 @@ class Shape:
     @classmethod
     @cache
     def model(cls) -> type[BaseModel]:
-        """Return the fields as a pydantic model."""
+        """Return a pydantic model with these fields."""
         from pydantic import ConfigDict, create_model  # noqa: PLC0415 - rarely needed
 
         fields: dict[str, Any] = {
@@ -183,7 +183,7 @@ class Shapes:
 
 
 def _free_ids(pointer: Pointer, entries: list[Any]) -> Iterator[int]:
-    """Yield device ids that a list does not use. If the list has only one entry, start at the index of its instance."""
+    """Yield the unused device ids of a device list. If it has only one entry, start at the index of its instance."""
     used = {read_decimal(entry.get(DEVICE_ID)) for entry in entries if isinstance(entry, dict)}
     first = pointer[-1] if len(entries) == 1 and pointer and isinstance(pointer[-1], int) else 0
     return (number for number in count(first % LAB_DEVICES) if number not in used)

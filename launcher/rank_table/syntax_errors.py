@@ -21,7 +21,7 @@ _PUNCTUATION = " \t{}[],:"
 
 
 class Remedy(Enum):
-    """A way to repair a bracket that does not match. At most one of these ways works for a given text."""
+    """A way to repair an unmatched bracket. For a given text, at most one way works."""
 
     REMOVE = "remove it"
     REPLACE = "write the other kind in its place"
@@ -29,7 +29,7 @@ class Remedy(Enum):
 
 
 def remedy(text: str, at: int, opened: str) -> Remedy | None:
-    """Return the change that repairs the bracket at `at`, which does not match the last bracket of `opened`.
+    """Return a hint to repair the bracket at position `at`. It does not match the last open bracket in `opened`.
 
     Returns None if no change makes the rest of the text match. Reads the rest up to a bracket that cannot match.
 
@@ -43,7 +43,7 @@ def remedy(text: str, at: int, opened: str) -> Remedy | None:
 
 
 def _match(text: str, at: int, opened: str) -> bool:
-    """Return whether the brackets from `at` on match each other and close all brackets in `opened`."""
+    """Return True if the brackets starting at position `at` match, and close all open brackets in `opened`."""
     left = list(opened)
     for found in _BRACKET.finditer(text, at):
         bracket = found[1]
@@ -151,7 +151,7 @@ def unmatched(
 
 
 def closed_before_key(text: str, key: int, colon_end: int, opened: str) -> Edit | None:
-    """Return the edit that inserts "]" before the comma and the key, or None if this leaves unmatched brackets."""
+    """Return an edit that inserts "]" before the comma that precedes the key, or None if brackets remain unmatched."""
     before = text[:key].rstrip(" \t\r\n")
     if not before.endswith(",") or not _match(text, colon_end, opened[:-1]):
         return None
@@ -184,7 +184,7 @@ class ErrorLog:
         self._doubtful_end = -1  # end of the last word that cannot be repaired
 
     def overwrite(self, fault: Fault | None, start: int, end: int, replacement: str = "") -> None:
-        """Record the fault if there is one. Replace the faulty text by `replacement`, or by blanks if it is empty."""
+        """Record the fault, if any. Replace the faulty text by `replacement` or, if that is empty, by blanks."""
         if fault is not None:
             self.faults.append(fault)
         self.patches.append(Edit(start, end, replacement or " " * (end - start)))

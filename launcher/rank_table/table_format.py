@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Format(Enum):
-    """The known file formats, including those of related files that HCCL does not read."""
+    """The known file formats, including formats of related files that HCCL does not read."""
 
     _value_: str
     title: str
@@ -146,7 +146,7 @@ def recognise(document: Any) -> Format | None:
 
 
 def groups_are_servers(document: dict[str, Any]) -> bool:
-    """Return whether `group_list` lists servers. If so, the file is a v1.0 table with wrong key names."""
+    """Return True if `group_list` lists servers. The file is then a v1.0 table with wrong key names."""
     groups = document.get("group_list")
     if "server_list" in document or not isinstance(groups, list) or not groups:
         return False
@@ -155,7 +155,7 @@ def groups_are_servers(document: dict[str, Any]) -> bool:
 
 
 def list_of_another(document: dict[str, Any], found: Format) -> str | None:
-    """If the document has another format's list instead of the list of `found`, return that list's key, else None."""
+    """If the document has the list of another format instead of format `found`, return the list's key, else None."""
     return None if LISTS[found] in document else next((key for key in LISTS.values() if key in document), None)
 
 

@@ -138,7 +138,7 @@ def _common_options(reports: Sequence[TableReport], clusters: Sequence[Cluster])
         for key in sorted((first.keys() | other.keys()) - NEVER_READ):
             if first.get(key) != other.get(key):
                 said = f"{key} is {first.get(key)!r} in {reports[0].path} and {other.get(key)!r} in {report.path}"
-                raise RefusedTableError(f"error: {said}", hint="write the same value in all tables")
+                raise RefusedTableError(f"error: {said}", hint="use the same value in all tables")
     return clusters[0].options
 
 

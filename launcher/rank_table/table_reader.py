@@ -190,7 +190,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_TABLE_BYTES) -> bytes:
                 raise _too_large(f"{path} has {_size(size_bytes)}", size_bytes, max_bytes)
             return read_stream(file, str(path), max_bytes)
     except IsADirectoryError:
-        raise UnreadableError(f"{path} is a directory", hint="name a file in this directory") from None
+        raise UnreadableError(f"{path} is a directory", hint="give the path of a file in the directory") from None
     except FileNotFoundError:
         names = sorted(found.name for found in path.parent.glob("*.json"))[:5] if path.parent.is_dir() else []
         hint = f"choose a file in {path.parent}: {', '.join(names)}" if names else "check the path"
@@ -241,7 +241,7 @@ def _size(size_bytes: int) -> str:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file without blocking. For a pipe, wait a few seconds for the first data."""
+    """Open a file without blocking, except that opening a pipe waits a few seconds for the first data."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         try:

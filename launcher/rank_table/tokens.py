@@ -111,6 +111,6 @@ def _odd_token(text: str, at: int) -> Token:
 
 
 def has_repeated_key(flat_object: str) -> bool:
-    """Return whether the text of an object, matched by `entry_pattern`, has a repeated key."""
+    """Return True if an object that `entry_pattern` matched has a repeated key. `text` is the JSON text of the object."""
     keys = [text for text, colon in _KEY_OR_VALUE.findall(flat_object) if colon]
     return len(set(keys)) < len(keys)

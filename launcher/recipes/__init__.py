@@ -6,4 +6,6 @@ To change a setting of every program: train.py, settings.py, launcher/trainer/se
     templates/transformer.toml; a test compares the file with the settings).
 To change what `tlaunch explain --settings` shows: load.py, launcher/cli/training/trainer_program.py (the output is
     a valid file for `--config`).
+To change which names of other tools are answered: synonyms.py, launcher/cli/options/refusals.py (a test compares the
+    names with the tables in docs/tutorial.md and the page of MindSpore's names).
 """

@@ -6,6 +6,7 @@ trainer module. Every rank calls the module's `train(settings, world, files)`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.core.text import did_you_mean, near
 from launcher.program.program_files import DEFAULT_RECIPE
-from launcher.recipes.load import load_settings
+from launcher.recipes.load import load_settings, packaged_config
 from launcher.recipes.quickstart import quickstart_recipe as quickstart
 from launcher.recipes.resnet50 import resnet50_recipe as resnet50
 from launcher.recipes.transformer import transformer_checks as transformer
@@ -29,17 +30,25 @@ class Recipe:
     name: str
     settings: type[Any]  # a dataclass of sections, including `train` and `parallel`
     check_layout: Callable[[Any, Layout], None]  # raises RefusedLayoutError
-    # Raises TlaunchError if the program cannot read `--data` (None without the option).
-    check_data: Callable[[Any, Path | None], None]
+    # Raises TlaunchError if the program cannot read its data: the paths of `--data`, or of `--source` and `--target`.
+    check_data: Callable[[Any, Sequence[Path]], None]
     program: str  # the trainer's module
     # Converts the requested layout to the program's layout; idempotent. For example, a program with operator strategies
     # uses all ranks as one model-parallel group.
     own_layout: Callable[[Any, Layout], Layout] = lambda _settings, layout: layout
+    # Completes settings that the user left to the data.
+    with_data: Callable[[Any, Sequence[Path]], Any] = lambda settings, _data: settings
     # Returns warnings for these settings on a layout that fits.
     notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
-        return load_settings(self.settings, config, settings)
+        return load_settings(self.settings, self.config_called(config), settings)
+
+    def config_called(self, name: str | None) -> str | None:
+        """Return the full name of this program's packaged file `name`, such as "tutorial.toml". Return others unchanged."""
+        packaged = f"recipes/{self.name}/{name}"
+        is_here = name is None or "/" in name or os.path.exists(name)  # noqa: PTH110 - a Path raises for some
+        return name if is_here or packaged_config(packaged) is None else packaged
 
 
 RECIPES = {
@@ -50,6 +59,7 @@ RECIPES = {
             settings=TransformerSettings,
             check_layout=transformer.check_layout,
             check_data=transformer.check_data,
+            with_data=transformer.with_data,
             program="launcher.trainer.programs.transformer",
             notes=transformer.notes,
         ),

@@ -12,7 +12,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.regular_files import read_regular
 from launcher.core.resources import data_dir
 from launcher.core.text import did_you_mean
-from launcher.recipes.settings import Assignment, aliases_of, all_settings, build
+from launcher.recipes.settings import SET, Assignment, aliases_of, all_settings, build
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,6 +21,7 @@ else:
 
 parse_toml = tomllib.loads
 MAX_BYTES = 16 << 20
+DIRECTION = "data.direction"  # recorded by tlaunch 0.2: "fr_en" or "en_fr"
 UNRECORDED = {"data.normalise": False}  # behaviour of versions that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
@@ -43,7 +44,7 @@ def named_settings(config: str | None, settings: Sequence[str] = ()) -> frozense
 
 
 def origins(recipe: type[Any], config: str | None, settings: Sequence[str] = ()) -> dict[str, str]:
-    """Return the origin of each explicit setting, such as "my.toml:7" or "--set model.heads=4", by dotted name."""
+    """Map the dotted name of each explicit setting to its origin, such as "my.toml:7" or "--set model.heads=4"."""
     aliases = aliases_of(recipe)
     return {aliases.get(each.name, each.name): each.where for each in _assignments(config, settings)}
 
@@ -55,19 +56,21 @@ def _assignments(config: str | None, settings: Sequence[str]) -> Iterator[Assign
         name, separator, value = (part.strip() for part in text.partition("="))
         if not separator or not name:
             hint = "use for example `--set train.learning_rate=0.001`"
-            raise UsageError(f"--set {text}: not in the form KEY=VALUE", hint=hint)
+            raise UsageError(f"--set {text}: expected the form KEY=VALUE", hint=hint)
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except ValueError:
             parsed = value  # bare words are strings, so no nested shell quotes are needed
         # An entry name with dots may be quoted as in TOML: strategies."fc.matmul".
-        yield Assignment(name.replace('"', ""), parsed, where=f"--set {text}")
+        yield Assignment(name.replace('"', ""), parsed, where=f"{SET}{text}")
 
 
 def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str, Any]], where: str) -> Settings:
     """Convert the recorded `sections` of a training to settings. `where` names the record in error messages."""
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
-    earlier = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
+    earlier: dict[str, Any] = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
+    if (direction := recorded.pop(DIRECTION, None)) is not None:
+        earlier["data.source_language"], _, earlier["data.target_language"] = str(direction).partition("_")
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 
@@ -116,7 +119,7 @@ def _flattened(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def line_of(name: str, text: str) -> int:
-    """Return the line number of the setting or section `name`. This is needed because tomllib does not report it."""
+    """Return the line number of the setting or section `name` in TOML text. tomllib does not report line numbers."""
     section, _, key = name.rpartition(".")
     current = ""
     for number, line in enumerate(text.splitlines(), start=1):

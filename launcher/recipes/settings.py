@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
-from launcher.core.text import did_you_mean, near
+from launcher.core.text import near, shell_word
+from launcher.recipes.synonyms import VALUE, VALUES, equivalents
 
 Section = TypeVar("Section")
 
+SET = "--set "  # beginning of the source of a setting from the command line
 MAX_WHOLE = 1 << 53  # default maximum of integers; larger ones are not exact as a float
 
 
@@ -29,7 +31,7 @@ class Bounds:
     alias: str = ""  # another name of the setting in its section
 
     def complaint(self, value: Any) -> str | None:
-        """Return why `value` is not allowed, as a phrase such as "below 1", or None if it is allowed."""
+        """Return a phrase such as "below 1" that explains why `value` is not allowed, or None if it is allowed."""
         if isinstance(value, tuple):
             return next((f"{why} in {one}" for one in value if (why := self.complaint(one))), None)
         if self.choices and value not in self.choices:
@@ -41,6 +43,22 @@ class Bounds:
         if self.maximum is not None and value > self.maximum:
             return f"above {self.maximum:,}"
         return None if self.below is None or value < self.below else f"not below {self.below:g}"
+
+    def allowed(self, default: Any) -> tuple[str, ...]:
+        """Return the choices of a setting, or a phrase for its range, such as "from 0 below 1"."""
+        if self.choices or isinstance(default, bool):
+            return self.choices or ("true", "false")
+        limits = [f"from {self.minimum:,g}"] if self.minimum is not None else []
+        if self.maximum is not None and self.maximum < MAX_WHOLE:
+            limits.append(f"to {self.maximum:,}")
+        if self.below is not None:
+            limits.append(f"below {self.below:g}")
+        return (" ".join(limits) or "any",)
+
+    def choice_for(self, value: Any) -> str | None:
+        """Return the choice that `value` means in another tool or with a slip, such as "cosine" for "Cosine"."""
+        meant = VALUES.get(str(value).casefold(), str(value))
+        return meant if meant in self.choices else next(iter(near(meant, self.choices)), None)
 
 
 def setting(
@@ -62,14 +80,14 @@ def setting(
 
 @frozen
 class Entries:
-    """A section in which users choose the names of entries. It has a help text, and a function that parses values."""
+    """A section whose entries can have any name. It has a help text, and a function that parses the entries' values."""
 
     help: str
     read: Callable[[Any], Any]  # raises a ValueError whose message follows "must be"
 
 
 def entries(meaning: str, read: Callable[[Any], Any]) -> Any:
-    """Declare a section in which users choose the names of entries. The section is empty by default."""
+    """Declare a section whose entries can have any name. The section is empty by default."""
     return dataclasses.field(default_factory=dict, metadata={"entries": Entries(meaning, read)})
 
 
@@ -84,7 +102,7 @@ def all_settings(recipe: type) -> dict[str, dataclasses.Field[Any]]:
 
 
 def aliases_of(recipe: type) -> dict[str, str]:
-    """Return a mapping from aliases to names of settings. Both are dotted."""
+    """Map the dotted alias of each setting to the dotted name of the setting. Omit settings without an alias."""
     return {
         f"{name.partition('.')[0]}.{alias}": name
         for name, field in all_settings(recipe).items()
@@ -116,17 +134,47 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
             values.setdefault(of, {})[entry] = _entry(assignment, chosen[of])
             continue
         if assignment.name not in known:
-            names = (*known, *(f"{section}.NAME" for section in chosen))
-            # For a mistyped section with names chosen by the user, such as `strategy` for `strategies`: the entry there.
-            entries_near = [f"{section}.{entry}" for section in near(of, chosen) or near(of[:-1], chosen) if entry]
-            hint = did_you_mean(_suggestions(assignment.name, known) or entries_near)
-            raise UsageError(
-                f"{assignment.where}: unknown setting {assignment.name}",
-                hint=hint or f"known settings: {', '.join(names)}",
-            )
+            hint = _hint_for_unknown(assignment, known, chosen)
+            raise UsageError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
         field = known[assignment.name]
         values.setdefault(of, {})[entry] = checked(assignment.name, assignment.value, field, where=assignment.where)
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
+
+
+def _hint_for_unknown(given: Assignment, known: Mapping[str, dataclasses.Field[Any]], chosen: Mapping[str, Any]) -> str:
+    if given.where.startswith(SET) and (hint := hint_for({given.name: given.value}, known)) is not None:
+        return hint
+    section, _, entry = given.name.partition(".")
+    # For a mistyped section with names chosen by the user, such as `strategy` for `strategies`: the entry there.
+    entries_near = [f"{name}.{entry}" for name in near(section, chosen) or near(section[:-1], chosen) if entry]
+    names = [name for name, _ in equivalents(given.name, known)] or _suggestions(given.name, known) or entries_near
+    if names:
+        return f"did you mean {' or '.join(names)}?"
+    sections = list(dict.fromkeys(name.partition(".")[0] for name in known))
+    if section in sections:
+        return f"`tlaunch explain {section}` lists the settings of this section"
+    return f"list the settings of a section with `tlaunch explain SECTION`; sections: {', '.join((*sections, *chosen))}"
+
+
+def hint_for(given: Mapping[str, Any], known: Mapping[str, dataclasses.Field[Any]]) -> str | None:
+    """Return a hint with the options of `tlaunch run` for settings of other tools, or None if all are unknown.
+
+    `given` maps their names to their values; None is for a switch without a value.
+    """
+    found = [(*each, value) for name, value in given.items() for each in equivalents(name, known)]
+    options = [_as_option(target, value if meant is None else meant, known) for target, meant, value in found]
+    unclear = [target for target, meant, _ in found if meant == VALUE and target in known]
+    explained = "".join(f"; `tlaunch explain {target}` shows what it means" for target in unclear)
+    return f"use `{' '.join(options)}`{explained}" if options else None
+
+
+def _as_option(target: str, value: Any, known: Mapping[str, dataclasses.Field[Any]]) -> str:
+    is_setting, text = target in known, VALUE if value is None else value if isinstance(value, str) else as_toml(value)
+    if is_setting and value is None and known[target].default is False:
+        text = "true"
+    elif is_setting:
+        text = known[target].metadata["bounds"].choice_for(text) or text
+    return f"--set {shell_word(f'{target}={text}')}" if is_setting else f"{target} {shell_word(text)}"
 
 
 def _entry(assignment: Assignment, wanted: Entries) -> Any:
@@ -141,7 +189,7 @@ def _section_class(section: dataclasses.Field[Any]) -> Any:
     return section.default_factory
 
 
-_KINDS = {
+KINDS = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string", tuple: "a list of integers",
 }  # fmt: skip
 
@@ -156,27 +204,24 @@ def checked(name: str, value: Any, field: dataclasses.Field[Any], *, where: str 
             value = math.inf if value > 0 else -math.inf
     if wanted is tuple and isinstance(value, list) and all(type(one) is int for one in value):
         value = tuple(value)
-    if type(value) is not wanted:
-        raise UsageError(
-            f"{said} is {as_toml(value)}, but must be {_KINDS[wanted]}",
-            hint=f"the default is {name} = {as_toml(field.default)}",
-        )
     bounds: Bounds = field.metadata["bounds"]
-    if complaint := bounds.complaint(value):
-        raise UsageError(
-            f"{said} is {as_toml(value)}, which is {complaint}",
-            hint=f"{name}: {bounds.help}; the default is {as_toml(field.default)}",
-        )
-    return value
+    if type(value) is not wanted:
+        problem, hint = f"but must be {KINDS[wanted]}", f"the default is {name} = {as_toml(field.default)}"
+    elif complaint := bounds.complaint(value):
+        problem, hint = f"which is {complaint}", f"{name}: {bounds.help}; the default is {as_toml(field.default)}"
+    else:
+        return value
+    if (choice := bounds.choice_for(value)) is not None:
+        hint = f"use `--set {name}={choice}`" if where.startswith(SET) else f"use {name} = {as_toml(choice)}"
+    raise UsageError(f"{said} is {as_toml(value)}, {problem}", hint=hint)
 
 
 def _suggestions(name: str, known: Mapping[str, object]) -> Sequence[str]:
-    """Return the settings with the same name in other sections. If there are none, return similar names."""
-    own = name.rpartition(".")[2]
+    """Return the settings with similar names. If there are none, return those with similar names in other sections."""
     names: dict[str, list[str]] = {}
     for setting_name in known:
         names.setdefault(setting_name.partition(".")[2], []).append(setting_name)
-    return names.get(own) or near(name, known) or [one for found in near(own, names) for one in names[found]]
+    return near(name, known) or [one for found in near(name.rpartition(".")[2], names) for one in names[found]]
 
 
 def as_toml(value: Any) -> str:

@@ -44,7 +44,7 @@ def strategies() -> Any:
 
 
 def operators_layout(mode: str, layout: Layout) -> Layout:
-    """Return `layout` with all ranks on the model-parallel axis. In hybrid_parallel mode, return it unchanged.
+    """Move all ranks of `layout` to the model-parallel axis. In hybrid_parallel mode, return `layout` unchanged.
 
     Raises RefusedLayoutError if both dp and mp are given in another mode.
     """
@@ -72,13 +72,13 @@ def check_mode(mode: str, given: Strategies, layout: Layout, *, micro_batches: b
         )
     if mode == STAND_ALONE and layout.world_size > 1:
         raise RefusedLayoutError(
-            f"parallel.mode = {mode} is for one device, but there are {layout.world_size}",
+            f"parallel.mode = {mode} supports only one device, but there are {layout.world_size}",
             hint=f"use `--devices 1`, or `--set parallel.mode={DATA_PARALLEL}`",
         )
     if given and mode == HYBRID and layout.mp == 1 < layout.dp:
         raise RefusedLayoutError(
-            f"strategies of {', '.join(given)} are given, but in parallel.mode = {mode} each copy has only mp = 1 device",
-            hint=f"use `--mp N` for N devices per copy, or `--set parallel.mode={SEMI_AUTO}` for one copy",
+            f"strategies of {', '.join(given)} are given, but in parallel.mode = {mode} each replica has one device (mp = 1)",
+            hint=f"use `--mp N` for N devices per replica, or `--set parallel.mode={SEMI_AUTO}` for one replica",
         )
     if given and mode in {STAND_ALONE, DATA_PARALLEL}:
         raise UsageError(

@@ -46,8 +46,8 @@ def check_early_stopping(train: TrainConfig) -> None:
     """Raise UsageError if early stopping is enabled, but there are no validations during training."""
     if train.early_stopping and not train.validate_every:
         raise UsageError(
-            f"train.early_stopping = {train.early_stopping} needs validations during training, "
-            "but train.validate_every = 0 validates only at the end",
+            f"train.early_stopping = {train.early_stopping} needs validation during training, "
+            "but train.validate_every = 0 runs validation only at the end",
             hint="use `--set train.validate_every=N`, or `--set train.early_stopping=0`",
         )
 
@@ -66,7 +66,7 @@ def check_clip_norm(name: str, norm: float) -> None:
     if 0 < norm < LEAST_NORM:
         raise UsageError(
             f"{name} = {norm:g} reduces every gradient to nothing",
-            hint=f"use {LEAST_NORM:g} or more, or use 0 to turn off clipping",
+            hint=f"use 0 to turn off gradient clipping, or a norm of at least {LEAST_NORM:g}",
         )
 
 
@@ -74,6 +74,7 @@ def check_clip_norm(name: str, norm: float) -> None:
 class CheckpointConfig:
     """The checkpoint settings: when to save, which checkpoints to keep, and which files to write.
 
+    enabled: whether to save at intervals, at the last step and at SIGTERM
     every_steps, every_minutes: interval (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
     keep, keep_best: number of latest checkpoints to keep (MindSpore: keep_checkpoint_max), and whether to keep the one
         with the best validation
@@ -81,10 +82,9 @@ class CheckpointConfig:
     on_failure: "continue" or "stop" if a checkpoint cannot be written
     """
 
-    every_steps: int = setting(0, "steps between checkpoints; the last step is also saved; 0 means none", minimum=0)
-    every_minutes: float = setting(
-        0.0, "minutes between checkpoints, in addition to every_steps; 0 means none", minimum=0
-    )
+    enabled: bool = setting(True, "save checkpoints: at intervals, at the last step, and if the run is stopped")
+    every_steps: int = setting(0, "steps between checkpoints, in addition to every_minutes; 0 means none", minimum=0)
+    every_minutes: float = setting(10.0, "minutes between checkpoints; 0 means none", minimum=0)
     keep: int = setting(4, "number of latest checkpoints to keep", minimum=1, maximum=1_000_000)
     keep_best: bool = setting(False, "write a checkpoint at every validation, and also keep the best one")
     files: str = setting(
@@ -95,10 +95,6 @@ class CheckpointConfig:
     on_failure: str = setting(
         "continue", "whether to continue or stop if a checkpoint cannot be written", choices=("continue", "stop")
     )
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self.every_steps or self.every_minutes or self.keep_best)
 
 
 GRADIENT_GROUPS = setting(

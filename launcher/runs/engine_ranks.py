@@ -55,7 +55,7 @@ def join_run(spec: RunSpec, rank: RankSpec, files: Mapping[str, str] | None = No
 
 
 def _write_or_compare(run_dir: RunDir, text: str) -> None:
-    """Write `text` to run.json if the file is missing. If it exists and disagrees, raise RefusedLayoutError."""
+    """Write `text` to run.json if the file is missing. If the file contradicts `text`, raise RefusedLayoutError."""
     if not run_dir.run_json.exists():
         with suppress(FileExistsError):  # another rank was faster
             atomic.write_text(run_dir.run_json, text, replace=False)

@@ -34,7 +34,7 @@ class LoggedSteps:
 
 
 def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps:
-    """Return the training steps in the log of one rank: the lowest rank whose log ends with training figures.
+    """Return the training steps logged by the lowest rank whose log ends with training figures such as the loss.
 
     A step's time is the time of its line, or 0 if the line has none. If step or sample numbers restart with each epoch,
     the epochs are added up. Only the end of a long log is read; steps are left out if it does not show their number.
@@ -56,7 +56,7 @@ def logged_steps(state: RunState, pattern: Matcher | None = None) -> LoggedSteps
 def _steps(
     run_dir: RunDir, global_rank: int, near_ns: int, pattern: Matcher | None
 ) -> tuple[tuple[StepMetrics, ...], bool]:
-    """Return a rank's logged steps. The second value is True if the step numbers are lower bounds."""
+    """Return a rank's logged steps, and True if their step numbers are only lower bounds."""
     logs = RankLogs(run_dir, [global_rank], near_ns)
     logs.note_attempts()
     log = logs.of_rank.get(global_rank)
@@ -122,7 +122,7 @@ def _steps_before(end: Sequence[Figures], begin: Figures | None) -> int | None:
 
 
 def _first_figures(run_dir: RunDir, global_rank: int, attempt: int, pattern: Matcher | None) -> Figures | None:
-    """Return the first figures with a step in an attempt's log, or None if the start of the log has no figures."""
+    """Return an attempt's first logged figures that have a step number, or None if the start of its log has none."""
     starts = AttemptStarts()
     for stamped in EventReader(run_dir.events).read():
         starts.apply(stamped.event)

@@ -104,7 +104,7 @@ def _quoted(value: Any) -> str:
 
 @frozen
 class Metrics:
-    """All records of a metrics.jsonl file by kind, each kind in file order."""
+    """All records of a metrics.jsonl file, grouped by kind. Each group is in file order."""
 
     steps: tuple[StepMetrics, ...]
     validations: tuple[Validation, ...]
@@ -124,7 +124,7 @@ class MetricsReader:
     """
 
     def __init__(self, path: Path, *, last_bytes: int | None = None) -> None:
-        """Read the file from its start, or only its last `last_bytes` bytes if that is given."""
+        """Prepare to read the file from its start, or only its last `last_bytes` bytes if given."""
         self.found = False  # whether the last call could open the file
         self.unreadable: str | None = None  # why the last call could not read an existing file: "Permission denied"
         self.strange = 0  # lines that are not records of this version, or have a value of the wrong type

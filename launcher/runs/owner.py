@@ -35,7 +35,7 @@ def is_of_owner(process: ProcessId, owner: int | None, file: Path) -> bool:
 
 
 def _writes_to(pid: int, file: Path, owner: int) -> bool:
-    """Return True if a process has `file` open for writing. A link or another user's file does not count."""
+    """Return True if a process has `file` open for writing. Ignore links, and files that `owner` does not own."""
     with suppress(OSError):
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -48,7 +48,7 @@ def _writes_to(pid: int, file: Path, owner: int) -> bool:
 
 
 def check_own_directory(directory: Path) -> None:
-    """Raise UsageError if a directory or a link to it belongs to another user. That user could replace files in it."""
+    """Raise UsageError if a directory or a link to it belongs to another user, who could replace its files."""
     for uid in uids_of_file(directory):
         if not is_trusted_in(uid, directory):
             raise UsageError(

@@ -35,7 +35,7 @@ class State(str, Enum):
 
     @property
     def going_on(self) -> bool:
-        """True if processes of the run are alive, as far as is known."""
+        """True if processes of the run are known to be alive."""
         return not self.over and self not in {State.ELSEWHERE, State.UNWATCHED, State.UNKNOWN}
 
     @property
@@ -49,6 +49,7 @@ ENDED_AS = {
     Cause.FAILED: State.FAILED,
     Cause.HUNG: State.HUNG,
     Cause.STOPPED: State.STOPPED,
+    Cause.TIMED_OUT: State.STOPPED,
     Cause.HEAD_LOST: State.LOST,
     Cause.COORDINATOR_LOST: State.LOST,
     Cause.AGENT_LOST: State.LOST,
@@ -192,7 +193,7 @@ class Progress:
 
     @property
     def state(self) -> State:
-        """The state according to the events. If an agent was killed, the events do not show it."""
+        """The run's state according to its events, which do not show that an agent was killed."""
         attempt, ending = self.current, self.current.ending
         if self.ended:
             return ENDED_AS[ending.cause]
@@ -241,7 +242,7 @@ class Progress:
 
     @property
     def restarts(self) -> int:
-        """The number of restarts that count against `--max-restarts`. Changed devices and lost servers do not count."""
+        """The number of restarts that count against `--max-restarts`. Device changes and server losses do not count."""
         if self.current.allotment is None:
             return self.current.number
         verdicts = [attempt.verdict for attempt in self.past if attempt.verdict is not None]

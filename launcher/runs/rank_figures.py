@@ -43,14 +43,14 @@ class RankFigures:
 
     @property
     def compared_step(self) -> int | None:
-        """The step used to compare ranks, or None. If the log counts samples, this is the percentage of the epoch."""
+        """The step for comparing ranks, or None. If the log counts samples, it is the percentage of the epoch."""
         if self.step is None or not self.counts_samples:
             return self.step
         return 100 * self.step // self.last_step if self.last_step else None
 
     @property
     def is_over(self) -> bool:
-        """True if a progress bar without text has reached its last step. The loop that it shows has then ended."""
+        """True if a progress bar without text has reached its last step, so that its loop has ended."""
         return self.is_bare and self.step is not None and self.step == self.last_step
 
     @property
@@ -70,7 +70,7 @@ class _Log:
 
 
 def pattern_of(text: str | None) -> Matcher | None:
-    """Compile a `--progress-regex`, or return None for the built-in line formats. Raises UsageError."""
+    """Compile the value of --progress-regex. For None, return None (built-in line formats). Raises UsageError."""
     if text is None:
         return None
     from launcher.logs.figures import progress_regex  # noqa: PLC0415 - few runs have one
@@ -112,7 +112,7 @@ class FiguresReader:
         return replace(logged, heartbeat=heartbeat)
 
     def logged(self, global_rank: int, log_offset: int = 0) -> RankFigures | None:
-        """Return the newest figures in a rank's log, or None. If the pattern was too slow, only `refused` is set."""
+        """Return the newest figures in a rank's log, or None. If the pattern was too slow, return only `refused`."""
         log = self._logs.get(global_rank)
         if log is None or log.offset != log_offset:
             path = self._run_dir.train_log(global_rank)

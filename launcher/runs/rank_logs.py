@@ -21,7 +21,7 @@ SCHEDULER = -1  # the "rank" of MindSpore's scheduler in mappings by rank
 
 
 class AttemptStarts:
-    """The byte offset at which each attempt starts in each rank's log. Later attempts start with a mark (`mark_of`)."""
+    """The byte offsets where attempts start in the ranks' logs. Attempts after the first begin with `mark_of`."""
 
     def __init__(self, *, written_anew: bool = False) -> None:
         """Start without attempts. If `written_anew` is True, each attempt overwrites the previous attempt's log."""
@@ -30,7 +30,7 @@ class AttemptStarts:
         self._of_rank: dict[int, list[tuple[int, int]]] = {}
 
     def of(self, global_rank: int) -> list[tuple[int, int]]:
-        """Return a rank's start offsets with their attempts, ascending. The list grows as attempts become known."""
+        """Return a rank's (start offset, attempt) pairs in ascending order. The list grows as attempts become known."""
         return self._of_rank.setdefault(global_rank, [])
 
     def apply(self, event: Event) -> None:
@@ -182,7 +182,7 @@ class RankLog:
         return self._reader.partial
 
     def skip_to_last_bytes(self, keep_bytes: int, keep_lines: int | None = None) -> int:
-        """Skip all but the last `keep_lines` lines, at most `keep_bytes` bytes. Return the number of bytes skipped."""
+        """Skip to the last `keep_lines` lines, at most `keep_bytes` bytes long. Return the number of bytes skipped."""
         return self._log.skip_to_last(keep_bytes, keep_lines)
 
     def close(self) -> None:

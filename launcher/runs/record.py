@@ -47,6 +47,7 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
         "engine": spec.engine,
         "continues": encode(spec.continues),
         "progress_regex": spec.progress_regex,
+        "stdin": spec.stdin,
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),
@@ -137,7 +138,7 @@ def _understood(run_dir: RunDir) -> Iterator[None]:
     except OSError as error:
         raise UnreadableError(f"{run_dir.run_json} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"{run_dir.run_json} is not a run record of this version of tlaunch") from error
+        raise UnreadableError(f"{run_dir.run_json} is not a valid run record for this version of tlaunch") from error
 
 
 def _ascending(places: Iterable[Any]) -> tuple[RankPlace, ...]:
@@ -198,7 +199,7 @@ def create_run(
     except OSError as error:
         no_directory = isinstance(error, FileExistsError | NotADirectoryError)
         why = "it is not a directory" if no_directory else error.strerror
-        raise UnreadableError(f"{runs_dir}: cannot create a run directory here: {why}", hint=_ELSEWHERE) from error
+        raise UnreadableError(f"cannot create a run directory in {runs_dir}: {why}", hint=_ELSEWHERE) from error
     point_latest(runs_dir, spec.name)
     return spec
 

@@ -58,7 +58,7 @@ def _why_it_stays(root: Path, state: RunState) -> str | None:
 
 
 def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
-    """Find runs in `roots` from which others were resumed. Map each to the name of a run that was resumed from it."""
+    """Find the runs in `roots` that runs in `others` were resumed from. Map each to the name of a resumed run."""
     by_place = {os.path.realpath(root): root for root in roots}
     found: dict[Path, str] = {}
     for other in others:
@@ -72,7 +72,7 @@ class Removal:
     """Removes runs one by one. A run is kept if another run was resumed from it after the removals began."""
 
     def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
-        """Start with the runs in `known`. They were already checked, and none was resumed from a run to be removed."""
+        """Prepare the removals. The runs in `known` were already checked: none was resumed from a run to be removed."""
         self._runs_dir = runs_dir
         self._known: dict[Path, set[str]] = {}
         for root in known:
@@ -107,7 +107,7 @@ class Removal:
                         yield place / name
 
     def finish_earlier(self) -> None:
-        """Finish interrupted removals. Skip directories without a marker file: a user may have chosen the name."""
+        """Finish interrupted removals. Skip directories without a marker file, because a user may have made them."""
         for left in self._runs_dir.glob(f".*.{'[0-9a-f]' * 8}{_REMOVED}"):
             if os.path.lexists(_mark(left)) and not left.is_symlink():
                 _remove_files(left)
@@ -127,7 +127,7 @@ class Removal:
 
 
 def _mark(aside: Path) -> Path:
-    """Return the path of the file that marks a run as being removed. It is run.json under another name."""
+    """Return the path of the file that marks a run as being removed: the renamed run.json."""
     return aside / f"run.json{_REMOVED}"
 
 

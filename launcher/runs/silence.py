@@ -88,7 +88,7 @@ class SilenceReader:
 
 
 def usual_pause_s(arrivals: Path, started_ns: int) -> float | None:
-    """Return the longest recent pause between two writes to a log in seconds, or None after too few writes."""
+    """Return the longest recent pause, in seconds, between two writes to a log, or None after too few writes."""
     with suppress(OSError), opened(arrivals) as descriptor:
         size_bytes = os.fstat(descriptor).st_size
         end = size_bytes - size_bytes % RECORD.size

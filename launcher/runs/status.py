@@ -118,7 +118,7 @@ class RunState:
 
     @property
     def ranks(self) -> Iterator[RankLook]:
-        """All ranks of the run, or those in `part`, ascending. Checks the processes of ranks that have not ended."""
+        """The states of the ranks in `part` (default: all), ascending. Checks the processes of unfinished ranks."""
         global_ranks = range(self.progress.rank_count) if self.part is None else self.part
         for global_rank in global_ranks:
             process = self.progress.process_of(global_rank) or self.noted.get(global_rank)
@@ -130,7 +130,7 @@ class RunState:
 
     @property
     def lives(self) -> bool:
-        """True if any process of the run is alive. Ranks without an agent and ranks that an engine started also count."""
+        """True if any process of the run is alive, even ranks without an agent and ranks that an engine started."""
         if self.state in {State.LOST, State.UNWATCHED}:
             return any(rank.process.lives for rank in self.ranks if rank.process)
         return self.state.going_on
@@ -173,7 +173,7 @@ class RunStatusReader:
         self._part = _part(run_dir)
 
     def look(self) -> RunState:
-        """Return the state of the run. It never blocks and raises no errors for file content.
+        """Return the state of the run. This function never blocks, and never raises an error for invalid files.
 
         Files are read again after the processes were checked, because a process that has ended has written everything.
         """

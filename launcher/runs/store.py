@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,6 +14,7 @@ from launcher.core.events import AgentStarted
 from launcher.core.machine.owner import is_trusted
 from launcher.core.machine.proc import ProcessId
 from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.text import did_you_mean, near
 from launcher.logs.terminal import escaped
 from launcher.runs.event_reader import EventReader
 from launcher.runs.owner import is_of_owner, owner_of
@@ -37,13 +39,13 @@ def find_run(runs_dir: Path, reference: str | None, note: Callable[[str], None] 
 
 
 def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
-    """Return the run with this directory or name, or else all runs with this --name, newest first.
+    """Return the run whose directory or name is `reference`, or else all runs with this --name, newest first.
 
     If there are none, return the only run whose name or --name starts with `reference`. Raises UnreadableError if there
     is no such run, and UsageError if `reference` is empty, or a prefix of several runs' names.
     """
     if not reference:  # otherwise it would mean the current directory
-        raise UsageError("RUN is empty", hint="name a run, or leave out RUN; check whether a shell variable is empty")
+        raise UsageError("RUN is empty", hint="pass a run name, or omit RUN; check for an empty shell variable")
     for candidate in (runs_dir / reference, Path(reference)):
         if _is_file(RunDir(candidate).run_json):
             return (run_at(candidate.resolve()),)
@@ -63,7 +65,9 @@ def find_runs(runs_dir: Path, reference: str) -> tuple[RunDir, ...]:
     for candidate in (Path(reference), runs_dir / reference):
         if os.path.isdir(candidate):  # noqa: PTH112 - see `_is_file`
             why = _why_no_run(candidate)
-    raise UnreadableError(f"{escaped(reference)}: {why}", hint=_known(runs_dir))
+    words = dict.fromkeys(itertools.chain(*given.values(), names))
+    hint = did_you_mean(map(escaped, near(reference, words))) or _known(runs_dir)
+    raise UnreadableError(f"{escaped(reference)}: {why}", hint=hint)
 
 
 def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
@@ -86,6 +90,15 @@ def place_among(places: Iterable[Path], reference: str | None) -> Path | None:
             f"{len(meant)} runs match {escaped(reference)}: {_listed(roots)}", hint="give the run's directory"
         )
     return meant[0] if meant else None
+
+
+def newest_with(places: Iterable[Path], has_it: Callable[[RunDir], bool]) -> RunDir | None:
+    """Return the most recently started run in `places` for which `has_it` returns True, or None."""
+    newest: list[tuple[int, Path]] = []
+    for place in places:
+        found = (name for name in newest_first(place) if has_it(RunDir(place / name)))
+        newest += [(_started_ns(place, name), place / name) for name in itertools.islice(found, 1)]
+    return run_at(max(newest)[1].resolve()) if newest else None
 
 
 def means_latest(reference: str) -> bool:
@@ -145,7 +158,7 @@ def _is_file(path: Path) -> bool:
 
 
 def given_names(names: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Map each directory name, such as 20261121-120000-NAME-2, to the possible values of --name for this run."""
+    """Map each run directory's name, such as 20261121-120000-NAME-2, to the --name values that the run may have had."""
     all_names = frozenset(names)
     called: dict[str, tuple[str, ...]] = {}
     for name in names:
@@ -176,7 +189,7 @@ def _latest(runs_dir: Path, note: Callable[[str], None]) -> RunDir:
             if is_named:
                 note(f"{why}; this is {escaped(name)}, the newest run")
             return run_at((runs_dir / name).resolve())
-    raise UnreadableError(why if is_named else f"there is no latest run in {runs_dir}", hint=_known(runs_dir))
+    raise UnreadableError(why if is_named else f"no readable run found in {runs_dir}", hint=_known(runs_dir))
 
 
 def _older(runs_dir: Path, steps: int, note: Callable[[str], None]) -> RunDir:

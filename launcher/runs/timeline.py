@@ -250,7 +250,7 @@ class _EventsSeen:
 
     @property
     def broke_off(self) -> bool:
-        """True if agent and launcher are gone but wrote no last event. Always False on other machines."""
+        """True if agent and launcher are gone but wrote no last event. Always False for processes on other machines."""
         agent, head = self.progress.agent, self.progress.head
         return agent is not None and agent.is_local and not agent.lives and (head is None or not head.lives)
 

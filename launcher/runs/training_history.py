@@ -29,7 +29,7 @@ Of = TypeVar("Of", bound=Record)
 
 
 def standing(records: Iterable[Of], steps: Sequence[StepMetrics], below: float = inf) -> list[Of]:
-    """Return records below step `below`, except steps that a later attempt repeated. `steps` has the run's steps."""
+    """Return records of steps before `below`, except steps that were repeated later. `steps` has the run's steps."""
     found = list(records)
     first: dict[int, int] = {}
     for each in steps:
@@ -64,7 +64,7 @@ def runs_before(run_dir: RunDir) -> Iterator[tuple[RunDir, ResumedFrom]]:
 
 
 def own_course(metrics: Metrics, below: float = inf) -> Metrics:
-    """Return a run's metrics below step `below`. Where an attempt repeated steps, return only its new records."""
+    """Return a run's metrics below step `below`. If an attempt repeated earlier steps, return only its new records."""
     records: dict[str, Any] = {kind: tuple(standing(getattr(metrics, kind), metrics.steps, below)) for kind in KINDS}
     return replace(metrics, **records)
 
@@ -85,7 +85,7 @@ def full_history(run_dir: RunDir, own: Metrics, read: Callable[[Path], Metrics] 
 
 @frozen
 class Change:
-    """A change of devices between two attempts of an elastic run. Devices are named by their rank in the full table."""
+    """A device change between two attempts of an elastic run. Devices are identified by rank in the full rank table."""
 
     attempt: int
     cause: Cause  # why the previous attempt ended
@@ -98,7 +98,7 @@ class Change:
 
 
 def changes_of(attempts: Sequence[Attempt], steps: Sequence[StepMetrics]) -> tuple[Change, ...]:
-    """Return the change of devices before each attempt of an elastic run except the first."""
+    """Return the device changes between consecutive attempts of an elastic run."""
     found = []
     for before, after in pairwise(attempts):
         if before.allotment is None or after.allotment is None:

@@ -89,7 +89,7 @@ class Costs:
         return size_bytes * (self._time_of("all_reduce", ranks).s_per_byte + 4 / self.bytes_per_s)
 
     def updated_s(self, size_bytes: float) -> float:
-        """Return the time of an optimizer update. It reads the gradient, and reads and writes the weight and states."""
+        """Return the time of an optimizer update: reading the gradient, reading and writing the weight and states."""
         return self.operator_s + size_bytes * (3 + 2 * self.optimizer_states) / self.bytes_per_s
 
     def _time_of(self, kind: Sent, ranks: int) -> CollectiveTime:
@@ -114,7 +114,7 @@ class OperatorCost:
 
 
 def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: Costs) -> OperatorCost:
-    """Return an operator's time with this partition, including updates of parameters that no earlier operator uses."""
+    """Return an operator's time with this partition, including updates of parameters that the operator uses first."""
     inputs = [
         (graph.by_name[name], prod(layout.cuts)) for name, layout in zip(operator.inputs, cutting.inputs, strict=True)
     ]
@@ -136,7 +136,7 @@ def operator_cost(graph: Graph, operator: Operator, cutting: Partition, costs: C
 
 
 def passage_s(passage: Passage, size: int, costs: Costs, *, has_gradient: bool) -> float:
-    """Return the time of redistributing a tensor in forward and, if it has a gradient, in backward."""
+    """Return the time to redistribute a tensor in the forward pass and, if it has a gradient, in the backward pass."""
     seconds = 0.0
     for each in passage:
         seconds += costs.collective_s(each.kind, each.ranks, size / each.after)
@@ -180,7 +180,7 @@ def ranks_that_sum(collective: Collective) -> TensorLayout:
 
 
 def takes_first(graph: Graph, operator: Operator, number: int) -> bool:
-    """Return True if this input is the first use of its leaf. The first use determines how the leaf is stored."""
+    """Return True if this input is the first use of a leaf tensor. The first use determines how the leaf is stored."""
     first, its_number = graph.consumers[operator.inputs[number]][0]
     return (first.name, its_number) == (operator.name, number)
 

@@ -30,7 +30,7 @@ class Tables:
 
 
 def tables_of(graph: Graph, given: Mapping[str, Partition], ranks: int, costs: Costs) -> Tables:
-    """Return the cost tables of a graph on `ranks` ranks. Operators in `given` have only the partition given there."""
+    """Return the cost tables of a graph on `ranks` ranks. Operators in `given` have only the given partition."""
     alike: dict[Hashable, tuple[Sequence[Partition], Sequence[OperatorCost]]] = {}
     ways, operators = {}, {}
     for operator in graph.operators:
@@ -98,7 +98,7 @@ def _edges(graph: Graph, ways: Mapping[str, Sequence[Partition]], costs: Costs) 
 
 
 class _Layouts:
-    """A cache of the simplified layouts of inputs and outputs in all partitions. Equal layouts are one object."""
+    """A cache of the simplified layouts that partitions give to inputs and outputs. Equal layouts share one object."""
 
     def __init__(self, ways: Mapping[str, Sequence[Partition]]) -> None:
         self._ways = ways
@@ -115,7 +115,7 @@ class _Layouts:
 
 
 class _Passages:
-    """A cache of the redistributions between layouts. Each one is computed once and used for tensors of all shapes."""
+    """A cache of the redistributions between layouts. Each is computed once and used for tensors of all shapes."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs

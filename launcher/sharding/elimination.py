@@ -121,7 +121,7 @@ class _Elimination:
         return costs
 
     def _settle(self, depth: int, costs: list[float], bases: Sequence[int]) -> None:
-        """Find the minimum for each combination of options of the neighbours from number `depth` to the last."""
+        """Find the minimum cost for each combination of options of all neighbours from number `depth` on."""
         last = len(self._sizes) - 1
         if depth > last:
             self._take(min(costs), costs.index(min(costs)))
@@ -135,7 +135,7 @@ class _Elimination:
             self._settle(depth + 1, self._added(costs, depth, reached), reached)
 
     def _scan(self, costs: list[float], number: int, base: int, step: int) -> None:
-        """Find the minimum for each option of the last neighbour. Only one factor depends on this neighbour."""
+        """Find the minimum cost for each option of the last neighbour, if only one factor depends on this neighbour."""
         ordered = sorted(zip(costs, range(self._count), strict=True))
         for way in range(self._sizes[-1]):
             row, least, at = self._row(number, base + way * step), float("inf"), 0
@@ -147,7 +147,7 @@ class _Elimination:
             self._take(least, at)
 
     def _row(self, number: int, base: int) -> list[float]:
-        """Return a factor's cost for each option of the variable. The options of its neighbours are fixed."""
+        """Return a factor's cost for each option of the variable, while the options of its neighbours are fixed."""
         if (number, base) not in self._rows:
             stride = self._strides[number]
             self._rows[number, base] = self._factors[number].values[base : base + self._count * stride : stride]

@@ -69,7 +69,7 @@ class Partition:
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
-        """The sizes of the axes of the device matrix.
+        """The size of each axis of the device matrix.
 
         >>> matmul = Expression((("i", "k"), ("k", "j")), ("i", "j"), {"i": 16, "k": 32, "j": 16})
         >>> cut(matmul, {"i": 2, "k": 2}, ranks=8).devices
@@ -79,7 +79,7 @@ class Partition:
         return tuple(cut for _, cut in self.cuts) + ((repeated,) if repeated > 1 else ())
 
     def layout_of(self, dims: Sequence[str | None]) -> TensorLayout:
-        """Return the layout of a tensor from the index names of its dims."""
+        """Return the layout of a tensor whose dims have the given index names."""
         axes = {index: axis for axis, (index, cut) in enumerate(self.cuts) if cut > 1}
         return TensorLayout(self.devices, tuple((axes[index],) if index in axes else () for index in dims))
 

@@ -51,7 +51,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[tuple[Operator, int], ...]]:
-        """Map each tensor's name to its uses. A use is an operator, and the index of the input that is the tensor."""
+        """Map each tensor's name to its uses. A use consists of an operator and an input index."""
         found: dict[str, list[tuple[Operator, int]]] = {name: [] for name in self.by_name}
         for operator in self.operators:
             for number, name in enumerate(operator.inputs):

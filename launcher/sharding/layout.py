@@ -47,7 +47,7 @@ class TensorLayout:
         return prod(self.devices[axis] for axis in self.free_axes)
 
     def is_first(self, rank: int) -> bool:
-        """Return True if `rank` is the first rank that holds its part."""
+        """Return True if no lower rank holds the same part of the tensor as `rank`."""
         place = coordinate_in(self.devices, rank)
         return not any(place[axis] for axis in self.free_axes)
 

@@ -147,7 +147,7 @@ class ShardingPlan:
 
 
 def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> ShardingPlan:
-    """Return the plan with these partitions. `cuttings` must contain a partition for every operator."""
+    """Return the sharding plan for the given partitions. `cuttings` must contain a partition for every operator."""
     leaves = {name: first_layout(graph, name, cuttings) for name in (leaf.name for leaf in graph.leaves)}
     held = {**leaves, **{each.name: cuttings[each.name].output for each in graph.operators}}
     planned = tuple(
@@ -165,7 +165,7 @@ def plan_of(graph: Graph, cuttings: Mapping[str, Partition], ranks: int) -> Shar
 
 
 def first_layout(graph: Graph, leaf: str, cuttings: Mapping[str, Partition]) -> TensorLayout:
-    """Return the layout in which a leaf is stored. It is the layout that the first operator using the leaf needs."""
+    """Return the stored layout of a leaf tensor. It is the layout that the first operator using the leaf needs."""
     operator, number = graph.consumers[leaf][0]
     return cuttings[operator.name].inputs[number]
 
@@ -196,7 +196,7 @@ def operator_collectives(graph: Graph, operator: Operator, cutting: Partition) -
 
 
 def step_collectives(graph: Graph, operator: Operator, number: int, steps: Sequence[Step]) -> Iterator[Collective]:
-    """Yield the collectives that redistribute an input in forward and, if it has one, its gradient in backward."""
+    """Yield the collectives that redistribute an input in forward and the input's gradient, if any, in backward."""
     tensor = graph.by_name[operator.inputs[number]]
     is_trained = tensor.name in graph.needs_gradient
     for step in steps:

@@ -75,7 +75,7 @@ def _preference(
 
 
 def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Count the bytes that a rank redistributes to or from operators in `known` if `operator` uses `way`."""
+    """Count the bytes that a rank redistributes to or from operators in `known` if `operator` uses partition `way`."""
     moved: list[Collective] = []
     for number, name in enumerate(operator.inputs):
         # A leaf has the layout that another operator has decided.
@@ -95,7 +95,7 @@ def redistributed_bytes(graph: Graph, operator: Operator, way: Partition, known:
 
 
 def _changed(graph: Graph, operator: Operator, way: Partition, known: Mapping[str, Partition]) -> int:
-    """Count the dims that neighbours in `known` split, and that `operator` would split into other numbers of parts."""
+    """Count the dims that neighbours in `known` split, but `operator` would split into another number of parts."""
     pairs = [
         (known[name].output.cuts, way.inputs[number].cuts)
         for number, name in enumerate(operator.inputs)

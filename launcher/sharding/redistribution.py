@@ -39,7 +39,7 @@ class Step:
         return prod(self.before.devices[axis] for axis in self.axes)
 
     def group_of(self, rank: int) -> tuple[int, ...]:
-        """Return a rank's group: the ranks that communicate or, in a slice, the ranks that keep the other parts."""
+        """Return a rank's group: ranks that communicate with each other or, in a slice, keep the other parts."""
         return group_along(self.before.devices, self.axes, rank)
 
 
@@ -92,7 +92,7 @@ def _exchange(current: TensorLayout, wanted: TensorLayout) -> Step | None:
 
 
 def _gather(current: TensorLayout, wanted: TensorLayout) -> Step | None:
-    """Return an all-gather of a dim along the axes that `wanted` does not split it by, or None if no dim needs one."""
+    """Return an all-gather of a dim along axes that do not split it in `wanted`, or None if no dim needs this."""
     for dim, (has, wants) in enumerate(zip(current.axes, wanted.axes, strict=True)):
         kept = _common(has, wants)
         if kept < len(has):

@@ -85,7 +85,7 @@ def _branches(
 
 
 def _cheapest_without(without: Messages, factors: Sequence[Factor], sums: Sums) -> tuple[float, dict[str, int]] | None:
-    """Return (cost, choice) for the cheapest choice that needs no message in `without`, or None if all need one."""
+    """Return (cost, choice) for the cheapest choice that needs no message in `without`, or None if there is none."""
     left = {
         name: tuple(way for way, needs in enumerate(found) if without.isdisjoint(needs)) for name, found in sums.items()
     }

@@ -33,7 +33,7 @@ def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str
     if ranks % product:
         raise UsageError(
             f"{told} needs a multiple of {product} devices, but there are {ranks}",
-            hint=f"use parts whose product is one of {_divisors(ranks, ranks)}",
+            hint=f"use numbers of parts that multiply to one of {_divisors(ranks, ranks)}",
         )
     return cut(expression, cuts, ranks)
 
@@ -50,7 +50,7 @@ def _parts(expression: Expression, strategy: Strategy, ranks: int, name: str) ->
             where = f"dim {dim} of input {number}"
             cuts = f"{told} cuts {where} into {count} parts"
             if count < 1:
-                raise UsageError(cuts, hint="use 1 for a dim that is not cut")
+                raise UsageError(cuts, hint="use 1 to leave a dim uncut")
             if index is not None:
                 if expression.sizes[index] % count:
                     reason = f"{expression.sizes[index]} is not divisible by {count}"

@@ -63,7 +63,7 @@ class ReportOperator:
 
     @property
     def strategy(self) -> Strategy:
-        """The number of parts of each dim of each input, such as ((2, 4), (4, 1))."""
+        """For each input, the number of parts of each dim, such as ((2, 4), (4, 1))."""
         return tuple(each.cuts for each in self.inputs)
 
 

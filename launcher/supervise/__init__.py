@@ -3,6 +3,8 @@
 To change when a rank counts as hanging or slow: progress_monitor.py, slowness.py (use only the monotonic clock).
 To change how processes are ended: tree.py, attempt_monitor.py (follow the grace rule in docs/internals/supervision.md).
 To change when a failed rank that does not exit is ended: lingering.py (read files only after a failure).
+To change which process reads the stdin of the launcher (`--stdin`): spawn.py, launcher/preload/serve.py,
+    launcher/engines/local.py (all other ranks read /dev/null).
 To change how a slow disk is handled: disk.py, link.py, launcher/cluster/connections.py, launcher/control/disk_stalls.py
     (code that answers pings never accesses a disk).
 To change what is ended if launcher and agent are killed together: watcher.py (the watcher survives both, and reads

@@ -17,6 +17,7 @@ from launcher.core.atomic import write_text
 from launcher.core.events import Cause, Trouble
 from launcher.core.frozen import frozen
 from launcher.core.line_times import NOTE_EVERY_S, RECORD
+from launcher.core.machine.proc import waits_at_stdin
 from launcher.core.records import RankSpec, RunSpec, full_assignment
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import Attempt
@@ -128,7 +129,7 @@ class Attempts:
         may_repeat = others and supervision.may_restart
         ender = RankEnder(self.rank_group, supervision, self._group, self._scheduler, may_repeat=may_repeat)
         hang_timeout_s, layout = supervision.hang_timeout_s, spec.layout
-        progress = ProgressMonitor(run_dir, global_ranks, hang_timeout_s, layout, self._waits_for_disk)
+        progress = ProgressMonitor(run_dir, global_ranks, hang_timeout_s, layout, self._is_excused)
         self.monitor = AttemptMonitor(self.rank_group, progress, ender, others=others)
         if self.paused:
             self.monitor.pause(pauses=True)
@@ -194,8 +195,11 @@ class Attempts:
                 former.close()
         return left
 
-    def _waits_for_disk(self) -> bool:
-        """Return True if ranks on any server may be waiting for a disk that does not respond."""
+    def _is_excused(self) -> bool:
+        """Return True if ranks may wait for a disk that does not respond, or for the user's input."""
+        reader = self.rank_group.running.get(-1 if (stdin := self.share.spec.stdin) is None else stdin)
+        if reader is not None and waits_at_stdin(reader):
+            return True
         return self.disk.silent_s >= BUSY_S or (self._link is not None and self._link.other_disk_stalls)
 
     @property

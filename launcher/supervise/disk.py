@@ -8,6 +8,7 @@ thread therefore writes their events and arrival records, while `launcher/superv
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
@@ -90,15 +91,17 @@ class Disk:
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
-    """Start a daemon thread that receives no signals.
+    """Start a daemon thread that receives no signals. Raise BlockingIOError if the user may not start more threads.
 
     Forking ranks remains safe: a forked child takes no locks before it executes another program.
     """
     warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+    thread = threading.Thread(target=work, name=name, daemon=True)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        thread = threading.Thread(target=work, name=name, daemon=True)
         thread.start()
-        return thread
+    except RuntimeError as error:
+        raise BlockingIOError(errno.EAGAIN, f"{error}: {os.strerror(errno.EAGAIN)}") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return thread

@@ -66,7 +66,7 @@ class ForkResult:
 
 @frozen
 class ForkFailed:
-    """The program of a rank could not be started. If its process was already forked, the process exits with 126."""
+    """The program of a rank could not be started. If its process was already forked, it exits with code 126."""
 
     global_rank: int
     reason: str
@@ -138,8 +138,11 @@ class ForkServer:
         """The seconds for which requests have been pending without any response, or 0 if no request is pending."""
         return time.monotonic() - max(min(self._asked.values()), self._heard) if self._asked else 0.0
 
-    def fork(self, requests: Sequence[StartRequest]) -> None:
-        """Request the fork of ranks. `take` returns a ForkResult or ForkFailed for each of them."""
+    def fork(self, requests: Sequence[StartRequest], stdin: int | None = None) -> None:
+        """Request the fork of ranks. `take` returns a ForkResult or ForkFailed for each of them.
+
+        The rank `stdin` inherits the stdin of the fork server; the other ranks read /dev/null.
+        """
         self._asked |= dict.fromkeys((one.global_rank for one in requests), time.monotonic())
         if self._usable:
             forks = [
@@ -149,6 +152,7 @@ class ForkServer:
                     "log": str(one.log),
                     "device_dir": str(one.device_dir),
                     "cpus": one.cpus,
+                    "stdin": one.global_rank == stdin,
                 }
                 for one in requests
             ]

@@ -46,7 +46,10 @@ class LocalControl:
 
     @property
     def timeout_s(self) -> float | None:
-        return None if self._exclusions is None else TURN_S
+        look_s = None if self._exclusions is None else TURN_S
+        due_s = self._controller.next_tick_s
+        tick_s = None if due_s is None else max(0.0, due_s - time.monotonic())
+        return min((seconds for seconds in (look_s, tick_s) if seconds is not None), default=None)
 
     def listen(self) -> None:
         """Check whether the disk responds and whether the user has changed the excluded devices."""

@@ -50,8 +50,8 @@ def hand_over(
     with _reach(name, time.monotonic() + patience_s) as connection:
         if (user := user_of(connection)) != os.getuid():
             raise TlaunchError(
-                f"a process of another user (uid {user}) listens in place of this server's agent",
-                hint="find out why this process is running; nothing was sent to it",
+                f"expected this server's agent, but a process of another user (uid {user}) is listening",
+                hint="find out why the other user's process is running; tlaunch sent no data to that process",
             )
         line = line_of({"rank": global_rank, "environment": dict(environment)})
         descriptor = environment.get(DESCRIPTOR, "")

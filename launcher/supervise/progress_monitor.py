@@ -6,7 +6,8 @@ programs without heartbeats, and programs that still import, load or compile.
 
 A rank without progress for the hang timeout hangs. Each check adds at most a fixed interval to the measured time, so a
 stopped agent or a suspended machine does not make ranks look hung. Wall clocks may jump, so only changes of file times
-count, not their values. Time during which the disk does not respond does not count either.
+count, not their values. Time during which the disk does not respond does not count either, nor does time during which
+the rank of `--stdin` waits for the user's input.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class ProgressMonitor:
         global_ranks: Iterable[int],
         hang_timeout_s: float | None = None,
         layout: Layout | None = None,
-        waits_for_disk: Callable[[], bool] = lambda: False,
+        is_excused: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
-        self._waits_for_disk = waits_for_disk
+        self._is_excused = is_excused
         self._slowness = Slowness(layout)
         self._ranks: dict[int, _Watched] = {}
         for global_rank in global_ranks:
@@ -112,7 +113,7 @@ class ProgressMonitor:
         living = self._living
         if self._paused or not living:
             return []
-        counted_s = 0.0 if self._waits_for_disk() else min(now - self._looked_at, LATE * self._interval_s)
+        counted_s = 0.0 if self._is_excused() else min(now - self._looked_at, LATE * self._interval_s)
         self._looked_at = now
         self._read_beats(living)
         self._notice_work(living, now)
@@ -161,7 +162,7 @@ class ProgressMonitor:
                 self._slowness.note(global_rank, step, heartbeat.beat.busy_s, core_wait_s)
 
     def _notice_work(self, living: Mapping[int, _Watched], now: float) -> None:
-        """Detect progress of ranks that report no steps from their logs and their CPU time."""
+        """For ranks that report no steps, detect progress from their logs and CPU time."""
         if self._hang_timeout_s is None:
             return
         silent = [watched for watched in living.values() if watched.step is None]

@@ -256,7 +256,7 @@ def _memory_mounts(proc: Path) -> tuple[_Mount, ...]:
 
 
 def _counters(mount: _Mount, lines: list[str]) -> Iterator[Path]:
-    """Yield the files that count OOM kills in the groups of a process, given the lines of its /proc/PID/cgroup.
+    """Yield the files that count OOM kills in a process's control groups, given the lines of its /proc/PID/cgroup.
 
     In version 2 a group also counts the kills in its subgroups, so the files of all groups above are included.
     """

@@ -33,7 +33,7 @@ class RankGroup:
         inherited: Mapping[str, str],
         spawner: Spawner,
     ) -> None:
-        """Request the start of all ranks. The attempt's `variables` override the variables of each rank."""
+        """Request the start of all ranks. The attempt's environment `variables` override the variables of each rank."""
         self.run_dir = run_dir
         self.spawner, self.event_log = spawner, spawner.event_log
         self._exit_order = ExitOrder()

@@ -83,7 +83,7 @@ class ReachProbes:
         return None if self._order is None else max(0.0, self._until() - time.monotonic())
 
     def begin(self, order: ProbeReach) -> None:
-        """Start to connect to all targets, and cancel earlier probes."""
+        """Cancel earlier probes, and start to connect to all targets."""
         self._forget()
         self._order, self._deadline = order, time.monotonic() + order.timeout_s
         self._why, self._echoed = {}, {}
@@ -94,7 +94,7 @@ class ReachProbes:
                     self._connect(target.server, address, port, echoes=number == 0)
 
     def step(self) -> ProbeResult | None:
-        """Process events on all connections. Return the result of the probes once it is complete, else None."""
+        """Process events on all connections. Return the result if the probes have ended, else None."""
         for descriptor, _ in self._epoll.poll(0):
             if self._listener is not None and descriptor == self._listener.fileno():
                 self._accept(self._listener)
@@ -125,7 +125,7 @@ class ReachProbes:
             self._listener.close()
 
     def _until(self) -> float:
-        """Return the monotonic deadline for responses. It is at least `MIN_LARGE_S` after the last large packet."""
+        """Return the monotonic deadline for responses: at least `MIN_LARGE_S` after the last large packet was sent."""
         sent = (probe.large_s + MIN_LARGE_S for probe in self._open.values() if probe.large_s is not None)
         return max(self._deadline, max(sent, default=0.0))
 
@@ -142,7 +142,7 @@ class ReachProbes:
                 self._epoll.register(connection, select.EPOLLIN)
 
     def _hear(self, descriptor: int) -> None:
-        """Answer a caller's greeting and its first large packet. The caller closes the connection."""
+        """Answer the greeting and the first large packet of another server, which closes the connection afterwards."""
         connection, before = self._callers[descriptor]
         piece = _received(connection)
         if not piece or before + len(piece) > len(GREETING) + len(LARGE):
@@ -235,6 +235,6 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def listening_ports(pids: Iterable[int]) -> tuple[int, ...]:
-    """Return the TCP ports on which these processes listen."""
+    """Return the TCP ports on which the processes `pids` listen."""
     listening = {link: port for link, (port, is_listening) in tcp_sockets().items() if is_listening}
     return tuple(sorted({listening[link] for pid in pids for link in open_links(pid) if link in listening}))

@@ -102,7 +102,7 @@ class RemoteControl:
                 pass
 
     def on_own_signal(self, number: int) -> bool:
-        """Report a signal to the coordinator if it concerns all servers. Return True if this server has acted on it."""
+        """Report a signal to the coordinator if it concerns all servers. Return True if this server handled it."""
         ends = ends_run(number, self._supervision)
         if self._link is not None and (ends or self._link.by_hand):
             self._link.send(SignalReceived(number, self._server_index))
@@ -209,7 +209,7 @@ class RemoteControl:
         self._attempts.carry_out(order)
 
     def _judged_alone(self) -> Verdict:
-        """Return a verdict that uses only this server's evidence. Its confidence is at most LIKELY."""
+        """Judge the failure from this server's evidence only. Return a verdict with a confidence of at most LIKELY."""
         present = self._attempts.present
         here = {rank.global_rank for rank in present.ranks}
         elsewhere = [rank for rank in range(present.world_size) if rank not in here]

@@ -61,7 +61,7 @@ def meeting_place(master_addr: str, master_port: int) -> dict[str, str]:
 
 
 def patience_s(lived_s: float) -> float:
-    """Return how many seconds to wait for ranks to fail for the same reason as the scheduler.
+    """Return the seconds to wait after the scheduler fails, in case ranks fail for the same reason.
 
     It depends on the scheduler's lifetime `lived_s`: ranks start at the same time, and may take as long to fail.
     """
@@ -140,7 +140,7 @@ class Scheduler:
 
     @property
     def is_missed(self) -> bool:
-        """True if the scheduler has failed and ranks have had enough time to fail for the same reason."""
+        """True if the scheduler has failed, and the time for ranks to fail for the same reason is over."""
         if self._ended is None:
             return False
         if self._ended.reason is not None or -self._ended.status in FROM_OUTSIDE:

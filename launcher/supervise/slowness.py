@@ -57,7 +57,7 @@ class Slowness:
         self._paces: dict[int, _Pace] = {}
 
     def note(self, global_rank: int, step: int, busy_s: float, core_wait_s: float = 0.0) -> None:
-        """Record that a rank was busy for `busy_s` seconds in a step. Repeated calls for a step are ignored.
+        """Record that a rank was busy for `busy_s` seconds in a step. A second call for the same step does nothing.
 
         `core_wait_s` is the time that it was runnable during the step but had no core.
         """
@@ -99,7 +99,7 @@ class Slowness:
         return Slow(global_rank, busy_s=_median(own), median_s=_median(usual), steps=STEPS)
 
     def _limit(self, global_rank: int, alike: Mapping[int, float], typical_s: float) -> tuple[float, float] | None:
-        """Return the usual busy time and the factor above which a rank is slow, or None if there is no other rank."""
+        """Return a usual busy time and a factor: ranks above their product are slow. Return None for a single rank."""
         if len(alike) > 2:
             return typical_s, FACTOR
         if len(alike) == 2:

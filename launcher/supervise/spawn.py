@@ -30,7 +30,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 # Variables that Python reads at its start, and torch, numpy and their libraries when they are loaded. Found by tracing
 # getenv during the imports of torch, torch.distributed and torch._dynamo.
 _READ_ONCE = (
-    r"(PYTHON|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
+    r"(PYTHON(?!BREAKPOINT$)|_PYTHON|LD_|MALLOC_|GLIBC_|LC_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|GOTO_|NUMEXPR_|BLIS_|VECLIB_|I_MPI_|MPI_"
     r"|DNNL_|ONEDNN_|MKLDNN_|NPY_|NUMPY_|GFORTRAN_|ACC_|OPENSSL_|SYMPY_|MPMATH_|KINETO_|TORCH(?!ELASTIC_)|PYTORCH_"
     r"|AOT_|AOTINDUCTOR_|INDUCTOR_|TRITON_|CUTLASS_|CUTEDSL_).*|LANG|LANGUAGE|HOME|PATH|TMPDIR|TEMP|TMP"
 )
@@ -59,10 +59,11 @@ class Program:
     log: Path  # stdout and stderr both append to it
     cpus: tuple[int, ...] | None = None  # the cores that it may use; None: no restriction
     descriptors: tuple[int, ...] = ()  # descriptors of this process that it inherits under the same numbers
+    stdin: bool = False  # it inherits this process's stdin; otherwise it reads /dev/null
 
 
 def begin_log(log: Path, attempt: int) -> int:
-    """Append a line to a log that marks the start of an attempt. Return the offset of the attempt's output.
+    """Append a line to a log, to mark the start of an attempt. Return the offset at which the attempt's output begins.
 
     Never raises. Even if the disk is full, earlier output counts for the earlier attempt.
     """
@@ -99,7 +100,7 @@ class Complaints:
         os.write(self._writer, line)
 
     def reason_of(self, pid: int) -> str | None:
-        """Return why the child process `pid`, which has ended, could not start its program. Return None if it started it."""
+        """Return the reason why the ended child process `pid` could not execute its program, or None if it did."""
         with suppress(BlockingIOError):
             while chunk := os.read(self._reader, 1 << 16):
                 self._reasons.update(json.loads(line) for line in chunk.splitlines())
@@ -122,7 +123,7 @@ def common(environments: Sequence[Mapping[str, str]]) -> dict[str, str]:
 
 
 def read_at_import(environments: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return variables that have different values in the environments and that libraries read only at import."""
+    """Return the variables that libraries read only at import and that differ between the environments."""
     shared = common(environments)
     names = {name for environment in environments for name in environment if name not in shared}
     return sorted(name for name in names if re.fullmatch(_READ_ONCE, name))
@@ -199,7 +200,7 @@ def _prepare(program: Program) -> None:
     nowhere = os.open(os.devnull, os.O_RDONLY)
     output = os.open(program.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with _using(str(program.log)):
-        for descriptor, standard in ((nowhere, 0), (output, 1), (output, 2)):
+        for descriptor, standard in ((0 if program.stdin else nowhere, 0), (output, 1), (output, 2)):
             os.dup2(descriptor, standard, inheritable=True)
     os.chdir(program.cwd)
     if program.cpus is not None and hasattr(os, "sched_setaffinity"):
@@ -216,7 +217,7 @@ def _prepare(program: Program) -> None:
 
 @contextmanager
 def _using(what: str) -> Iterator[None]:
-    """If the block raises an OSError, set the file name of the error to `what`."""
+    """Set the file name of an OSError that the `with` block raises to `what`."""
     try:
         yield
     except OSError as error:

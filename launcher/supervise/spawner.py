@@ -48,7 +48,7 @@ class ServerShare:
 
 @frozen
 class NotWanted:
-    """A rank that was not started, because the shutdown started first."""
+    """A rank that was not started, because a shutdown had already begun."""
 
     global_rank: int
 
@@ -60,7 +60,7 @@ class _Preload:
     """The fork server, if there is one, and the ranks that it has been asked to fork."""
 
     def __init__(self, event_log: EventLog, import_patience_s: float | None) -> None:
-        """Prepare to start fork servers. Their imports may be idle for at most `import_patience_s` seconds."""
+        """Prepare to start fork servers. A fork server fails if its imports idle for `import_patience_s` seconds."""
         self.server: ForkServer | None = None
         self.pid = 0  # of the last fork server
         self.environment: Mapping[str, str] = {}  # of the fork server
@@ -95,7 +95,8 @@ class _Preload:
         self.status = None
         self.environment = environment
         try:
-            shown = Program(spec.ranks[0].argv, environment, spec.cwd, run_dir.preload_log)
+            stdin = spec.stdin is not None
+            shown = Program(spec.ranks[0].argv, environment, spec.cwd, run_dir.preload_log, stdin=stdin)
             self.server = ForkServer(program, modules, shown)
         except OSError as error:
             self._event_log.record(Trouble(f"cannot start the fork server: {error.strerror}"))
@@ -221,7 +222,7 @@ class Spawner:
 
     @property
     def timeout_s(self) -> float | None:
-        """The seconds until `take` must be called, or None if it needs to be called only after events."""
+        """The seconds until `take` should be called, or None to call it only after events."""
         if self._not_wanted or (self._waiting and (self._preload.server is None or self._preload.ready)):
             return 0.0
         return self._preload.timeout_s
@@ -258,13 +259,13 @@ class Spawner:
         if server is None:
             return results + ([self._start(self._waiting.popleft())] if self._waiting else [])
         if not self._preload.end_if_idle() and self._preload.ready and self._waiting:
-            server.fork(self._waiting)
+            server.fork(self._waiting, self._spec.stdin)
             self._preload.forking |= {wanted.global_rank: wanted for wanted in self._waiting}
             self._waiting.clear()
         return results
 
     def note_ends(self, statuses: Mapping[int, int]) -> None:
-        """Record that these children have been reaped, so their pids may be reused."""
+        """Record that the children in `statuses` have been reaped, so their pids may be reused."""
         self._preload.note_ends(statuses)
         self._report_lost()
 
@@ -283,7 +284,7 @@ class Spawner:
                 self._run_dir.preload_log.unlink()
 
     def _begin_preloading(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start a fork server, unless the environments of ranks differ in variables that affect imports."""
+        """Start a fork server, unless ranks have different values of an environment variable that affects imports."""
         if self._python is None:
             return
         if differing := ", ".join(read_at_import(environments)):
@@ -293,7 +294,7 @@ class Spawner:
             self._preload.begin(self._python, common(environments), self._spec, self._run_dir)
 
     def _report_lost(self) -> None:
-        """Report why the fork server was lost. If its Python could not start, the ranks report the error instead."""
+        """Report why the fork server was lost. If its Python cannot start, ranks report that instead."""
         if self._untold is None or (not self._preload.imitable and self._preload.status is None):
             return
         if self._preload.imitable or self._preload.status not in NO_PYTHON:
@@ -305,8 +306,8 @@ class Spawner:
         argv, global_rank = wanted.argv, wanted.global_rank
         if self._python is not None and self._preload.imitable:
             argv = bootstrap_argv(self._python, wanted.device_dir)
-        descriptors = self._descriptors.get(global_rank, ())
-        program = Program(argv, wanted.environment, self._spec.cwd, wanted.log, wanted.cpus, descriptors)
+        descriptors, stdin = self._descriptors.get(global_rank, ()), global_rank == self._spec.stdin
+        program = Program(argv, wanted.environment, self._spec.cwd, wanted.log, wanted.cpus, descriptors, stdin)
         try:
             return ForkResult(global_rank, spawn(program, self._complaints))
         except OSError as error:

@@ -45,13 +45,13 @@ def spare_bystanders() -> None:
 
 
 def forget_bystanders() -> None:
-    """Forget the processes that `spare_bystanders` excluded. Agents call this because pids may be reused."""
+    """Undo `spare_bystanders`. Agents call this, because new processes may reuse the pids of excluded ones."""
     _bystanders.clear()
     _sessions.clear()
 
 
 class NothingLeft(Exception):  # noqa: N818 - signals the end of a loop, not an error
-    """This process has no child processes, so it has no descendants (if subreapers are supported)."""
+    """This process has no child processes. If subreapers are supported, it then has no descendants."""
 
 
 def reap() -> Iterator[tuple[int, int]]:
@@ -92,7 +92,7 @@ def descendants(spared: Collection[int] = ()) -> list[int]:
 
 
 def _below(spared: Collection[int] = ()) -> list[Stat]:
-    """Return the same processes as `descendants`, but include zombies."""
+    """Return all descendants of this process, including zombies, except processes in `spared`."""
     try:  # Usually there is no child before a run, and a scan of all processes takes time on a large server.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

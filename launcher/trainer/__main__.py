@@ -25,7 +25,7 @@ from launcher.trainer.training_files import Files, own_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one rank of a training with these command-line arguments, and return its exit code."""
+    """Run one rank of a training with the given command-line arguments, and return the rank's exit code."""
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):  # printing must not fail if the locale cannot encode a character
         if isinstance(stream, io.TextIOWrapper):
@@ -40,19 +40,24 @@ def _train(options: argparse.Namespace) -> None:
     place = this_place(micro_batches=settings.train.micro_batches)
     place = dataclasses.replace(place, layout=recipe.own_layout(settings, place.layout))
     recipe.check_layout(settings, place.layout)
+    if (options.source is None) != (options.target is None) or (options.data and options.source):
+        raise UsageError(
+            "the training data is not a --data PATH, or a --source FILE and a --target FILE",
+            hint="use one of the two ways",
+        )
     run = own_run()
     if options.save_strategy is True and run is None:
         raise UsageError(
             "--save-strategy needs a DIR if the trainer starts without `tlaunch run`", hint="use `--save-strategy DIR`"
         )
     files = Files(
-        data=options.data,
+        data=tuple(path for path in (options.data, options.source, options.target) if path is not None),
         output=options.output or (run.model if run else None),
         checkpoints=options.checkpoints or (run.checkpoints if run else None),
         resume=options.resume,
         init_from=options.init_from,
         strategy=run.strategy if run and options.save_strategy is True else options.save_strategy,
-        named=named_settings(options.config, options.settings),
+        named=named_settings(recipe.config_called(options.config), options.settings),
     )
     device = choose_device(place, settings.train.device, os.environ)
 
@@ -82,10 +87,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m launcher.trainer", description=__doc__)
     parser.add_argument("--recipe", default=DEFAULT, metavar="NAME", help=f"{', '.join(RECIPES)} (default: {DEFAULT})")
     parser.add_argument(
-        "--config", help="TOML file with settings; tlaunch contains, for example, recipes/transformer/tutorial.toml"
+        "--config", help="TOML file with settings, for example recipes/transformer/tutorial.toml in the tlaunch package"
     )
     parser.add_argument("--set", dest="settings", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--data", type=Path, help="directory that `tlaunch data` wrote, or a file of sentence pairs")
+    parser.add_argument("--source", type=Path, help="instead of --data: file with a source sentence on each line")
+    parser.add_argument("--target", type=Path, help="file with the translation of each line of --source")
     parser.add_argument("--output", type=Path, help="directory for the trained model (default: in the run directory)")
     checkpoints = "directory of checkpoints (default: in the run directory); training resumes from the newest one"
     parser.add_argument("--checkpoints", type=Path, help=checkpoints)

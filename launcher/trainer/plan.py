@@ -118,7 +118,7 @@ def keep_stages(model: Transformer, stages: Sequence[Stage]) -> None:
 
 
 def copied(stages: Sequence[Stage]) -> frozenset[str]:
-    """Return the names of the parameters that these stages use but another stage owns.
+    """Return the names of parameters that the given stages use but do not own.
 
     The matrix shared by embeddings and head belongs to the first stage; the last stage has a copy of it.
     """

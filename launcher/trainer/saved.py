@@ -97,7 +97,7 @@ def save_model(
 
 
 def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] | None:
-    """Load the weights and buffers that `save_model` wrote for this program and these settings.
+    """Load the weights and buffers that `save_model` wrote for the given program and settings.
 
     Returns None if there is no model, or if it has another program or other settings.
 
@@ -106,11 +106,11 @@ def model_of(directory: Path, program: str, settings: Any) -> dict[str, Tensor] 
     """
     if not (directory / CONFIG).is_file():
         return None
-    with _reading(directory / CONFIG):
+    with reading(directory / CONFIG):
         content = read_json(directory / CONFIG)
         if (content["program"], content["recipe"]) != (program, json.loads(json.dumps(dataclasses.asdict(settings)))):
             return None
-    with _reading(directory / WEIGHTS):
+    with reading(directory / WEIGHTS):
         return dict(load_file(directory / WEIGHTS))
 
 
@@ -144,19 +144,19 @@ def load_model(directory: str | Path) -> tuple[Transformer, TransformerSettings,
             merged = f"convert the checkpoint to a model: `tlaunch ckpt merge {directory} --output DIR`"
             hint = merged if is_checkpoint(directory) else None
             raise UnreadableError(f"{directory / name}: the model directory does not contain this file", hint=hint)
-    with _reading(directory / CONFIG):
+    with reading(directory / CONFIG):
         sections = dict(read_json(directory / CONFIG)["recipe"])
     settings = recorded_settings(TransformerSettings, sections, where=str(directory / CONFIG))
     model = meta_model(settings)
-    with _reading(directory / WEIGHTS):
+    with reading(directory / WEIGHTS):
         model.load_state_dict(load_file(directory / WEIGHTS), assign=True)
-    with _reading(directory / TOKENIZER):
+    with reading(directory / TOKENIZER):
         tokenizer = load_tokenizer((directory / TOKENIZER).read_bytes())
     return model.eval(), settings, tokenizer
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Convert errors in reading or parsing `path` inside the `with` block to an UnreadableError."""
     try:
         yield

@@ -43,7 +43,7 @@ from launcher.trainer.telemetry.step_time import loading
 
 @frozen
 class NonFiniteReport:
-    """The parameter and sentence pairs that may have caused a non-finite gradient. The report is equal on all ranks."""
+    """The parameter and sentence pairs that may have caused a non-finite gradient. All ranks have the same report."""
 
     parameter: str | None  # first in the model with a non-finite gradient norm; None: only the total norm overflows
     pairs: tuple[int, ...]  # indices in the global batch: of micro batches with a non-finite loss, or of all if none
@@ -51,7 +51,7 @@ class NonFiniteReport:
 
 @frozen
 class StepResult:
-    loss: float  # mean over the global batch's target tokens
+    loss: float  # mean over the global batch's target tokens, without label smoothing
     gradient_norm: float  # of the whole model, before clipping
     tokens: int  # target tokens of the global batch
     padding_share: float  # share of this rank's source and target positions that are padding
@@ -148,7 +148,7 @@ class Session:
     def accumulate_gradients(self, examples: Sequence[Example], *, step: int) -> float:
         """Run forward and backward on a global batch without an optimizer step, and return the mean loss.
 
-        The sum of the gradients over the data-parallel ranks is the gradient of the mean loss.
+        The sum of the gradients over the data-parallel ranks is the gradient of the mean loss with label smoothing.
         """
         self.optimizer.zero_gradients()
         losses_M = self._forward_and_backward(examples, step)
@@ -263,7 +263,7 @@ def rule_of(config: TransformerTrainConfig) -> AdamW:
 
 
 def placements_at(settings: TransformerSettings, layout: Layout, coordinate: Coordinate) -> dict[str, Placement]:
-    """Return the shard of each parameter that the rank at `coordinate` owns, in the order of that rank's model."""
+    """Return the shards of parameters that the rank at `coordinate` owns, in the order of the rank's model."""
     model, stages = meta_model(settings), pipeline_stages(settings, layout.pp)[coordinate.pp :: layout.pp]
     keep_stages(model, stages)
     held = placements(model, Group(ranks=tuple(range(layout.mp)), index=coordinate.mp), settings.parallel)

@@ -18,7 +18,7 @@ def own_run() -> RunDir | None:
 
 @frozen
 class Files:
-    data: Path | None = None  # a directory of pairs, or one file; None: the packaged sample
+    data: tuple[Path, ...] = ()  # a directory or a file, or a source and a target file; empty: the packaged sample
     output: Path | None = None  # directory to create for the trained model; None: do not save it
     checkpoints: Path | None = None  # directory; None: write no checkpoints
     resume: Path | None = None  # a checkpoint or a directory of checkpoints

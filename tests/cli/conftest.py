@@ -117,7 +117,8 @@ class Launcher:
 
     def environment(self, changes):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TLAUNCH_", "RANK"))}
-        return {**inherited, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", **changes}
+        own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+        return {**inherited, **own, "TLAUNCH_CACHE_DIR": os.environ["TLAUNCH_CACHE_DIR"], **changes}
 
     def wait_ready(self, ranks, marker="ready"):
         def all_ready():

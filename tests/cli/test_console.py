@@ -55,6 +55,13 @@ def test_a_stdout_that_does_not_block_loses_nothing(launcher):
     assert lines == [b"%d" % number for number in range(1, 100_001)]
 
 
+def test_chosen_ranks_are_shown(launcher, snapshot):
+    done = launcher.run("run", "-n", 4, "--console", "0,2-3", "--", "sh", "-c", "echo line of $RANK", code=0)
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}] line of {rank}" for rank in (0, 2, 3)]
+    assert launcher.call("run", "-n", 2, "--console", "rank1", "--", "true", code=2).stderr == snapshot
+    assert launcher.call("run", "-n", 2, "--console", "0,2", "--", "true", code=2).stderr == snapshot
+
+
 def test_an_observer_that_fails_is_let_go(launcher):
     """The head goes on without it to the run's own exit code, and nobody calls an unwatched end a good one."""
     done = launcher.python(FAILING_OBSERVER)

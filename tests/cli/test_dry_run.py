@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +19,9 @@ def test_lines_can_be_pasted_into_a_shell(launcher):
     show = "print(sys.argv[1:], *map(os.environ.get, ['RANK', 'X', 'OMPI_COMM_WORLD_RANK', 'NCCL_DEBUG']))"
     program = ["python", "-c", f"import os, sys; {show}"]
     env = {"OMPI_COMM_WORLD_RANK": "1", "NCCL_DEBUG": "INFO"}  # the first is what another launcher has left
-    done = launcher.call("run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "--", *program, *words, env=env)
+    done = launcher.call(
+        "run", "--devices", 2, "--env", "X=1 'two'", "--dry-run", "-v", "--", *program, *words, env=env
+    )
     shown = done.stdout.split("# rank ")[1:]
     assert len(shown) == 2
     for rank, text in enumerate(shown):
@@ -27,18 +31,33 @@ def test_lines_can_be_pasted_into_a_shell(launcher):
 
 def test_comments_say_who_is_where_and_nothing_is_created(launcher, sample_tables):
     table = sample_tables / "rank_table_8pcs.json"
-    done = launcher.call("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "--", "touch", "x")
+    done = launcher.call("run", "--rank-table", table, "--mp", 2, "--pp", 2, "--dry-run", "-v", "--", "touch", "x")
     comments = [line for line in done.stdout.splitlines() if line.startswith("#")]
     assert len(comments) == 8
     assert "device 5, pp=1 dp=0 mp=1" in comments[5]
     assert list(launcher.directory.iterdir()) == []
 
 
+def test_a_summary_has_variables_once_and_those_that_differ(launcher, snapshot):
+    words = ["--devices", 4, "--mp", 2, "--master-port", 29876, "--stdin", 1, "--set", "train.steps=3"]
+    shown = launcher.call("run", *words, "--dry-run", code=0).stdout
+    run = re.search("run directory: .*/(.*)", shown)[1]
+    for text, name in (
+        (run, "RUN"),
+        (str(launcher.directory), "DIRECTORY"),
+        (shlex.join(module_argv("")[:-1]), "TLAUNCH"),
+    ):
+        shown = shown.replace(text, name)
+    assert re.sub(r"NUM_THREADS=\d+", "NUM_THREADS=N", shown) == snapshot
+
+
 def test_secrets_are_masked(launcher):
     arguments = ["run", "--env", "API_KEY=s3cr3t", "--env", "PROXY=http://me:s3cr3t@host", "--dry-run"]
-    lines = launcher.call(*arguments, "--", "true").stdout
+    lines = launcher.call(*arguments, "-v", "--", "true").stdout
+    summary = launcher.call(*arguments, "--", "true").stdout
     as_json = launcher.call(*arguments, "--json", "--", "true").stdout
-    assert "s3cr3t" not in lines + as_json
+    assert "s3cr3t" not in lines + summary + as_json
+    assert "API_KEY=********" in summary
     assert "masked: API_KEY, PROXY" in lines
 
 
@@ -80,7 +99,7 @@ def test_binding_and_supervision_are_shown(launcher):
     assert spec["schema"] == 2
     assert (spec["supervision"]["max_restarts"], spec["supervision"]["grace_s"]) == (2, 3)
     assert spec["supervision"]["preload"] is None
-    comment = launcher.call(*arguments, "--", "true").stdout.splitlines()[0]
+    comment = launcher.call(*arguments, "-v", "--", "true").stdout.splitlines()[0]
     assert f", cpus {min(os.sched_getaffinity(0))}" in comment
 
 

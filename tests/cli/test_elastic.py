@@ -109,7 +109,7 @@ def test_what_is_shown_before_a_run_is_its_first_attempt(launcher, table_of, sna
     )
     shown = launcher.call("run", *options, "--dry-run", "--json", *COMMAND, code=0)
     spec = json.loads(shown.stdout)
-    lines = launcher.call("run", *options, "--dry-run", *COMMAND, code=0).stdout.splitlines()
+    lines = launcher.call("run", *options, "--dry-run", "-v", *COMMAND, code=0).stdout.splitlines()
     assert [line for line in lines if line.startswith("#")] == snapshot(name="ranks")
     explained = launcher.call("explain", "--rank", 1, "--json", *options, *COMMAND, code=0)
     assert "attempt 0: dp=2 mp=1 pp=1 micro_batches=1 on 2 devices, without 127.0.0.1/0, 127.0.0.1/2" in shown.stderr

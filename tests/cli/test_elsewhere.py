@@ -8,6 +8,7 @@ import pytest
 from launcher.cli.commands.ps import to_lines
 from launcher.runs.registry import register
 from launcher.runs.status import look
+from tests import checkpoints
 from tests.programs import acted_run
 
 from .conftest import read_until
@@ -57,6 +58,21 @@ def test_a_name_in_several_directories_is_wrong_usage(places):
     make_failed(places.runs("two") / "20260101-000000-mine")
     assert str(places.runs("two") / "20260101-000000-mine") in places.call("none", "status", "mine", code=2).stderr
     assert "note: " not in places.call("two", "status", "mine", code=0).stderr
+
+
+def test_a_checkpoint_is_found_from_anywhere(places):
+    """Without a name, that of the newest run that has one; only here if it might be removed."""
+    path = places.runs("one") / "20260101-000000-mine" / "checkpoints" / "step-5"
+    checkpoints.write(path, {"weight": (2,)}, checkpoints.numbered({"weight": (2,)}), step=5)
+    make_failed(places.runs("one") / "20260103-000000-new")
+    for place in ("one", "none"):
+        done = places.call(place, "ckpt", "show", code=0)
+        assert str(path) in done.stdout
+        assert "20260101-000000-mine, the newest run with a checkpoint" in done.stderr
+    for typed in (["ls"], ["ls", "mine"], ["verify", "mine"], ["verify", path.parent]):
+        assert str(path) in places.call("none", "ckpt", *typed, code=0).stdout
+    assert "no run in runs has a checkpoint" in places.call("none", "ckpt", "prune", "--keep", 1, code=2).stderr
+    assert places.call("one", "ckpt", "prune", "--keep", 1, "--dry-run", code=0).stdout.startswith("would free")
 
 
 def test_the_latest_is_that_of_all_where_there_is_none_here(places):

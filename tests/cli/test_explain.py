@@ -45,6 +45,29 @@ def test_each_variable_has_its_value_and_origin(explained):
     assert "NCCL_DEBUG" not in rows
 
 
+def test_a_setting_is_explained(launcher, snapshot):
+    """By its name here or in another tool. A section is a table."""
+    assert launcher.scene(
+        "explain train.learning_rate", "explain schedule", "explain --recipe quickstart strategies",
+        "explain --recipe quickstart data", "explain layers", code=0,
+    ) == snapshot  # fmt: skip
+    assert launcher.call("explain", "lr", code=0).stdout == launcher.call("explain", "train.lr", code=0).stdout
+    shown = json.loads(launcher.call("explain", "--json", "train", code=0).stdout)
+    names = [name for name in all_settings(TransformerSettings) if name.startswith("train.")]
+    assert list(shown) == names
+    assert shown["train.precision"]["choices"] == ["float32", "float64", "bfloat16"]
+
+
+def test_what_is_no_setting_is_a_program_or_refused(launcher, snapshot):
+    assert launcher.refused(
+        2, "explain train.zounds", "explain train.learing_rate", "explain train.momentum", "explain tp", "explain --all train.seed", "explain zounds",
+        "explain train.py",
+    ) == snapshot  # fmt: skip
+    launcher.write("train", "#!/bin/sh\n").chmod(0o755)
+    path = f"{launcher.directory}:{os.environ['PATH']}"
+    assert "command: train\n" in launcher.call("explain", "train", env={"PATH": path}, code=0).stdout
+
+
 def test_what_it_shows_is_what_a_rank_gets(launcher):
     """With --all the rank's whole environment, also what tlaunch has no say in."""
     program = [sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
@@ -156,9 +179,9 @@ def test_settings_have_other_names_and_entries_of_a_persons_own(launcher):
 
 
 def test_settings_that_would_not_start_are_refused(launcher):
-    assert "known settings" in launcher.call("explain", "--settings", "--set", "no.such=1", code=2).stderr
+    assert "`tlaunch explain SECTION`" in launcher.call("explain", "--settings", "--set", "no.such=1", code=2).stderr
     launcher.call("explain", "--settings", "--devices", "3", "--mp", "3", code=3)
-    assert "only for the bundled trainer" in launcher.call("explain", "--settings", "--", "true", code=2).stderr
+    assert "--settings is only for the bundled" in launcher.call("explain", "--settings", "--", "true", code=2).stderr
     for option in ("--all", "--rank=0"):
         told = launcher.call("explain", "--settings", option, code=2).stderr
         assert f"--settings cannot be combined with {option[:6].rstrip('=')}" in told

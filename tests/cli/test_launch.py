@@ -66,6 +66,11 @@ def test_a_result_tells_how_each_attempt_went(launch):
     assert "LEVEL=1" in (result.run_dir / "device0" / "env.log").read_text()
 
 
+def test_a_time_limit_is_no_failure_of_a_rank(launch):
+    result = launch(["sleep", "1000"], devices=2, timeout=0.5)
+    assert (result.exit_code, result.verdict) == (124, None)
+
+
 def test_lines_go_where_stdout_leads_now(launch):
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()) as told:
         result = launch(["printf", r"caf\303\251 \377\n"], devices=1)
@@ -97,7 +102,7 @@ def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
 @pytest.mark.parametrize(("arguments", "options", "kind"), [
     (["true"], {"devices": 1}, UsageError), ([["true"]], {"devices": "1"}, UsageError),
     ([["true"]], {"devices": 0}, UsageError),
-    ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError),
+    ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError), ([["true"]], {"devices": 1, "console": [0, 1]}, UsageError),
     ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
     ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
 ])  # fmt: skip

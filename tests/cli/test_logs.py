@@ -68,13 +68,13 @@ def recorded(launcher):
 def test_ranks_are_chosen(recorded):
     logs = recorded(["done\n", "done\nno such word\n", "done\n"], [AttemptStarted(0, 1), Judged(verdict("x"))])
     assert logs("--rank", "1", "-n", 1).stdout == "no such word\n"
-    assert logs("--rank", "first-failed", "-n", 1).stdout == "no such word\n"
+    assert logs("--rank", "failed", "-n", 1).stdout == "no such word\n"
     assert logs("--rank", "0,2", "-n", 1).stdout == "[0] done\n[2] done\n"
     assert logs("--server", "0", "--rank", "1-2", "-n", 0).stdout == ""
 
 
 MEANINGLESS = """
---rank 1-7; --rank 7; --rank x; --rank first-failed; --server 10.0.0.2; --grep '('; --level LOUD; --level ''
+--rank 1-7; --rank 7; --rank x; --rank failed; --server 10.0.0.2; --grep '('; --level LOUD; --level ''
 --since yesterday; --since ''; --merge --collapse; --exit-code; --follow --env; no-such-run
 --prefix '{rank} '; --prefix '{'; --prefix '{server:d}'; --prefix '{time:d}'; --prefix '{global_rank:zz}'
 --prefix '{global_rank!x}'; --prefix '{global_rank:{device}}'; --prefix '{server:99999999999999999999}'

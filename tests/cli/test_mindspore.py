@@ -251,7 +251,7 @@ def test_a_python_without_mindspore_gets_none(launcher):
 
 def test_its_command_stands_in_a_dry_run_and_holds_no_secret(launcher):
     command = ("sh", "-c", "true", "--password=hunter2")
-    shown = launcher.call("run", "--dry-run", "--devices", 2, *CLUSTER, "--", *command, code=0).stdout
+    shown = launcher.call("run", "--dry-run", "-v", "--devices", 2, *CLUSTER, "--", *command, code=0).stdout
     assert "# MindSpore's scheduler" in shown
     assert "MS_ROLE=MS_SCHED" in shown
     launcher.run("run", "--devices", 1, *CLUSTER, "--", *command)

@@ -15,9 +15,10 @@ import pytest
 
 from launcher.cli.commands.report.charts import Chart, Series
 from launcher.cli.commands.report.live import MAX_BUCKETS, SIDE, LiveView, drawn, thinned
-from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, RankEnded, RankStarted
+from launcher.core.events import AgentEnded, AgentStarted, AttemptStarted, Cause, Judged, RankEnded, RankStarted
 from launcher.core.heartbeat import Beat, beat
 from launcher.core.machine.proc import identify
+from launcher.core.verdict import Confidence, Verdict
 from tests.browser import browser, found
 from tests.programs import acted_run
 
@@ -123,6 +124,20 @@ def test_news_are_what_has_changed_since_they_were_read(launcher):
         beat({"TLAUNCH_HEARTBEAT_FILE": str(run_dir.heartbeat(0))}, Beat(step=4711))
         while "rank 0" not in again["parts"] or "4711" not in again["parts"]["rank 0"]["cells"]:
             again = served.news(f"seen={again['number']}&each=1")
+
+
+def test_until_a_rank_is_chosen_the_log_is_that_of_the_failed_rank_or_of_the_first(launcher):
+    with acted(launcher) as (served, run_dir, _):
+        for rank in range(2):
+            run_dir.train_log(rank).write_text(f"of rank {rank}\n")
+        first = served.news("seen=0&shown=&place=")
+        assert (first["log"]["rank"], first["log"]["lines"]) == (0, ["of rank 0"])
+        acted_run.append(run_dir, Judged(Verdict(1, Confidence.CERTAIN, "it failed", ())))
+        news = first
+        while news["log"]["rank"] == 0:
+            news = served.news(f"seen={news['number']}&shown=0&place={first['log']['place']}&rest_bytes=0")
+        assert (news["log"]["rank"], news["log"]["lines"]) == (1, ["of rank 1"])
+        assert served.news("seen=0&rank=0")["log"]["rank"] == 0
 
 
 def test_clients_that_stall_or_go_hold_up_nobody(launcher):
@@ -261,6 +276,8 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
         )
         assert "red\n" in page.text("#log")
         assert page.value("document.querySelectorAll('#log script, #log img').length") == 0
+        unchosen = chromium.page(served.address)
+        unchosen.wait_for("#log", "of rank 0")
         second = chromium.page(f"{served.address}#rank-0", width=400, dark=True)
         second.wait_for("#log", "of rank 0")
         assert second.value("document.documentElement.scrollWidth") == 400
@@ -268,7 +285,7 @@ def test_the_page_follows_a_run_to_its_end_and_stays_readable(launcher, chromium
             "getComputedStyle(document.body).backgroundColor"
         )
         launcher.write("end")
-        for each, rank in ((page, 1), (second, 0)):
+        for each, rank in ((page, 1), (second, 0), (unchosen, 1)):
             each.wait_for("#connection", "The run is over.")
             assert each.text("#state") == "failed"
             assert "rank 1 failed first: ValueError: <b>bold</b>" in each.text("#sentence")

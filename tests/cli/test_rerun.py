@@ -86,7 +86,7 @@ def test_a_shell_gives_the_program_its_own_bytes(launcher):
     program = ("--env", f"ODD={''.join(ODD_WORDS)}", "--", sys.executable, "show.py", *ODD_WORDS)
     launcher.run("run", "-n", 1, *program, code=0)
     wanted = said(launcher)
-    lines = launcher.run("run", "-n", 1, "--dry-run", *program, code=0).stdout
+    lines = launcher.run("run", "-n", 1, "--dry-run", "-v", *program, code=0).stdout
     assert launcher.ended(["bash", "-c", lines], code=0).stdout.split() == wanted
     line = launcher.run("rerun", "--dry-run", code=0).stdout
     assert (lines + line).replace("\n", "").isprintable()

@@ -181,7 +181,8 @@ def test_more_ranks_than_descriptors(launcher):
     assert (launcher.latest / "device47" / "train.log").read_text() == "47\n"
 
 
-def test_too_few_processes_allowed(launcher):
+@pytest.mark.parametrize(("limit", "code"), [(20, 126), (4, 1)], ids=["of ranks", "of the launcher"])
+def test_too_few_processes_allowed(launcher, limit, code):
     if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("root has no process limit here, and setpriv is missing")
     launcher.directory.chmod(0o777)
@@ -190,11 +191,11 @@ def test_too_few_processes_allowed(launcher):
             parent.chmod(0o755)
     command = launcher.argv("run", "--devices", "64", "--grace", "5", "--", "sleep", "1000")
     # The limit counts all processes of a user, so this one is used by no other test.
-    drop = ["setpriv", "--reuid=64321", "--clear-groups"] if os.geteuid() == 0 else []
-    done = launcher.ended(["prlimit", "--nproc=20", *drop, *command])
+    drop = ["setpriv", f"--reuid={60_000 + os.getpid() % 4000}", "--clear-groups"] if os.geteuid() == 0 else []
+    done = launcher.ended(["prlimit", f"--nproc={limit}", *drop, *command])
     if "Permission denied" in done.stderr or "No module named" in done.stderr:
         pytest.skip("another user cannot read this checkout or its Python")
-    assert done.returncode == 126
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
     assert "Resource temporarily unavailable" in done.stderr
     assert launcher.processes() == []
 

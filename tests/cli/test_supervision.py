@@ -45,6 +45,21 @@ def train_log(launcher, rank):
     return (launcher.latest / f"device{rank}" / "train.log").read_text()
 
 
+def test_a_run_ends_at_its_time_limit(launcher):
+    """As at Ctrl-C: ranks get SIGTERM and a grace period. A restart does not start the time again."""
+    waits = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done"
+    program = ("sh", "-c", f"test $TLAUNCH_ATTEMPT = 1 || exit 3; {waits}")
+    done = launcher.run("run", "--devices", 2, "--max-restarts", 5, "--timeout", "6s", "--", *program, code=124)
+    assert "time limit of 6 s reached: stopping all ranks within 15 s\n" in done.stderr
+    assert "\ntime limit of 6 s reached; stopped after " in done.stderr
+    assert all(train_log(launcher, rank).endswith("\nsaved\n") for rank in range(2))
+    first, last = launcher.report.attempts
+    assert (first.cause, last.cause, launcher.report.cause) == (Cause.FAILED, Cause.TIMED_OUT, Cause.TIMED_OUT)
+    assert (last.ended_ns - first.started_ns) / 1e9 > 5.9
+    assert "stopped after " in (told := launcher.call("status", code=0).stdout)
+    assert " by its time limit" in told
+
+
 def test_a_failed_attempt_is_tried_again_afresh(launcher):
     program = python(
         "attempt = os.environ['TLAUNCH_ATTEMPT']",

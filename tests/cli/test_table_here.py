@@ -88,7 +88,10 @@ def test_a_sample_that_stands_in_for_a_missing_table_is_told(launcher, sample_ta
 def test_all_packaged_files_that_stand_in_for_missing_ones_are_told(launcher):
     done = launcher.call("table", "diff", SAMPLE, "rank_tables/rank_table_4pcs.json", code=1)
     assert done.stderr.count("not found; using the packaged sample ") == 2
-    run = ["run", "--devices", "1", "--dry-run", "--config", RECIPE]
-    assert launcher.call(*run, code=0).stderr.count(f"note: {RECIPE} not found; using the packaged recipe ") == 1
-    launcher.write(RECIPE)
-    assert "not found" not in launcher.call(*run).stderr
+    run = ["run", "--devices", "1", "--dry-run", "--config"]
+    told = launcher.call(*run, "tutorial.toml", code=0)
+    assert told.stderr.count("note: tutorial.toml not found; using the packaged recipe ") == 1
+    assert f" --config {RECIPE}" in told.stdout
+    assert "not found" not in launcher.call(*run, RECIPE, code=0).stderr
+    launcher.write("tutorial.toml")
+    assert "not found" not in launcher.call(*run, "tutorial.toml", code=0).stderr

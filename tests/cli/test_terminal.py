@@ -425,7 +425,7 @@ def test_a_bar_is_on_stdout_alone(launcher, play, wait_until):
 
 
 @pytest.mark.parametrize(("options", "exits", "expected"), [
-    ("", 0, ["report", "rerun"]), ("", 1, ["why", "report", "rerun"]), ("--runs-dir b", 0, ["report", "rerun"]),
+    ("", 0, ["report", "rerun"]), ("", 1, ["logs --rank failed", "report", "rerun"]), ("--runs-dir b", 0, ["report", "rerun"]),
     ("-q", 1, []),
 ])  # fmt: skip
 def test_a_run_that_has_ended_says_what_comes_next(launcher, play, options, exits, expected):

@@ -276,6 +276,18 @@ def test_what_the_run_measures_stands_above_the_table(launcher):
     assert ascii_only.splitlines()[1].split()[1:4] == ["8.0000", "#-", "._"]
 
 
+def test_the_last_step_and_the_time_left_are_shown(launcher):
+    run_dir = begun(launcher, 1)
+    variables = {TLAUNCH_HEARTBEAT_FILE: str(run_dir.heartbeat(0))}
+    sampler, begun_ns = Sampler(run_dir), time.time_ns() - 100 * 10**9
+    for step, second in ((10, 0), (20, 40)):
+        beat(variables, Beat(step=step, last_step=30, loss=2.0))
+        os.utime(run_dir.heartbeat(0), ns=(0, begun_ns + second * 10**9))
+        sampler.look()
+    assert re.fullmatch(r"progress step 20 of 30, (40|39) s left", sampler.measured(80)[0])
+    assert sampler.measured(24)[0] == "progress step 20 of 30,…"
+
+
 def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
     steps = [
         StepMetrics(1, 0, 1, step_s=1.0, compute_s=0.5, communication_s=0.5, padding_share=0.25),
@@ -284,7 +296,10 @@ def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
     ]
     line = "step     2 s: compute 75%, communication 25%; padding 25%"
     assert list(to_lines(steps, 80, plain=False)) == [line]
-    assert list(to_lines(steps, 20, plain=False)) == [line[:20]]
+    assert list(to_lines(steps, 39, plain=False)) == [
+        "step     2 s: compute 75%,",
+        "         communication 25%; padding 25%",
+    ]
     assert list(to_lines(steps[2:], 80, plain=False)) == []
 
 

@@ -4,8 +4,10 @@ import dataclasses
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from array import array
 from math import prod
 from pathlib import Path
@@ -19,7 +21,13 @@ from launcher.trainer.decode.stdin_lines import MAX_LINE_BYTES
 from tests import checkpoints
 
 SENTENCES = ["le chat noir dort", "un homme court", "", "la femme à l'arrière-plan", "  ", "dort un chat noir"]
-SETTINGS = ("model.vocabulary_size=300", "model.d_model=16", "data.source_length=24", "data.target_length=12")
+SETTINGS = (
+    "model.vocabulary_size=300",
+    "model.d_model=16",
+    "data.source_length=24",
+    "data.target_length=12",
+    "data.target_language=en",
+)
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
@@ -46,7 +54,8 @@ def _trained(tmp_path_factory):
     save_model(directory / "model", "transformer", weights, settings, tokenizer, {})
     model, _, read_tokenizer = load_model(directory / "model")
     found = Translator(model, Tokenizer(read_tokenizer.serialized), settings.data).translate(SENTENCES, Search())
-    texts = [each.text if source.strip() else "" for each, source in zip(found, SENTENCES, strict=True)]
+    assert [each.text for each, source in zip(found, SENTENCES, strict=True) if not source.strip()] == ["", ""]
+    texts = [each.text for each in found]
     values = {
         name: [array("f", weights[name].flatten().tolist()), *(array("f", [0.0] * prod(shape)) for _ in KINDS[1:])]
         for name, shape in shapes.items()
@@ -66,6 +75,7 @@ def _trained(tmp_path_factory):
         settings=dataclasses.asdict(settings), tokens=tokenizer,
     )  # fmt: skip
     assert len(set(texts)) > 3, "translations must tell sentences apart"
+    (directory / "scored").write_text("".join(f"{each.score:.4f}\t{each.text}\n" for each in found))
     return directory, texts
 
 
@@ -91,11 +101,29 @@ def test_lines_keep_their_order(launcher, trained):
     expected = "".join(f"{text}\n" for text in texts)
     of_model = launcher.run("translate", directory / "model", input=given, env=ONE_THREAD, code=0)
     assert (of_model.stdout, of_model.stderr) == (expected, "")
+    scored = launcher.run("translate", directory / "model", "--scores", input=given, env=ONE_THREAD, code=0)
+    assert scored.stdout == (directory / "scored").read_text()
     many = given.replace("\n", "\r\n") * 40
     of_two_ranks = launcher.run("translate", directory / "step-7", input=many, env=ONE_THREAD, code=0)
     assert of_two_ranks.stdout == expected * 40
     assert launcher.run("translate", directory / "step-8", input=given, env=ONE_THREAD, code=0).stdout == expected
     assert not list(launcher.directory.iterdir())
+
+
+def test_without_a_name_the_newest_run_with_a_translation_model_is_used(launcher, trained):
+    directory, texts = trained
+    for number, name in enumerate(("merged", "model", "resnet", "failed")):
+        launcher.write(f"runs/{name}/run.json", "{}")
+        os.utime(launcher.runs / name / "run.json", (number, number))
+    shutil.copytree(directory / "step-7", launcher.runs / "merged" / "checkpoints" / "step-7")
+    shutil.copytree(directory / "model", launcher.runs / "model" / "model")
+    launcher.write("runs/resnet/model/config.json", '{"program": "resnet50"}')
+    for name, part in (("model", "model"), ("merged", "checkpoints")):
+        done = launcher.run("translate", input=f"{SENTENCES[0]}\n", env=ONE_THREAD, code=0)
+        assert f"runs/{name}, the newest run with a translation model" in done.stderr
+        assert done.stdout == f"{texts[0]}\n"
+        (launcher.runs / name / part).rename(launcher.directory / part)
+    assert "no run in runs has a translation model" in launcher.call("translate", code=2).stderr
 
 
 def test_a_line_is_answered_at_once(launcher, trained, wait_until):
@@ -137,12 +165,62 @@ def test_scores_are_those_of_sacrebleu(launcher, trained):
     from launcher.trainer.decode.score import all_scores
 
     found, expected = json.loads(done.stdout), dataclasses.asdict(all_scores(texts, references, "en"))
+    del expected["notes"]
     assert {name: found[name] for name in expected} == expected
     assert (found["sentences"], found["beam"], found["alpha"]) == (len(SENTENCES), 5, 1.0)
     assert (launcher.directory / "translated").read_text() == "".join(f"{text}\n" for text in texts)
     (launcher.directory / "source").write_text("un chat\n")
     refused = launcher.call(*words, code=2)
     assert refused.stderr.startswith("error: source has 1 line, and reference.gz has 6\nhint: ")
+
+
+@pytest.mark.parametrize(("language", "tokens"), [("en", "13a"), ("fi", "13a"), ("zh-TW", "zh")])
+def test_bleu_is_that_of_the_command_of_sacrebleu(launcher, trained, language, tokens):
+    """The tokenization follows the target language. Moses scores are only for languages that it knows."""
+    directory, texts = trained
+    references = [f"{text} \u732b\u732b, x." for text in texts]
+    launcher.write("source", "".join(f"{line}\n" for line in SENTENCES))
+    launcher.write("reference", "".join(f"{line}\n" for line in references))
+    words = (
+        "evaluate",
+        directory / "model",
+        "--source",
+        "source",
+        "--reference",
+        "reference",
+        "--output",
+        "translated",
+    )
+    done = launcher.run(*words, "--json", "--target-language", language, env=ONE_THREAD, code=0)
+    found = json.loads(done.stdout)
+    argv = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        "reference",
+        "-i",
+        "translated",
+        "-l",
+        f"fr-{language[:2]}",
+        "-b",
+        "-w",
+        "9",
+    ]
+    theirs = subprocess.run(argv, cwd=launcher.directory, capture_output=True, text=True, check=True)
+    assert found["bleu"]["score"] == pytest.approx(float(theirs.stdout), abs=1e-9) != 0
+    assert f"tok:{tokens}|" in found["bleu"]["signature"]
+    assert (found["bleu_tokenized"] is None) == (tokens == "zh")
+
+
+def test_without_mecab_japanese_and_korean_are_compared_by_characters(monkeypatch):
+    from launcher.trainer.decode import score
+
+    there = {"MeCab"}
+    monkeypatch.setattr(score, "find_spec", lambda name: name in there or None)
+    assert score.tokenization("ja-JP") == ("ja-mecab", None)
+    there.clear()
+    tokenize, note = score.tokenization("ko")
+    assert (tokenize, "pip install 'sacrebleu[ko]'" in note) == ("char", True)
 
 
 def test_papers_scores_are_of_moses_tokens():

@@ -19,6 +19,8 @@ run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2
 ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t; run --epochs 3; rerun --epochs 3; stop --epochs 3
+run --lr 0.1 --batch-size=32 -n 4 --tp 2; run --pipeline_stage 2 --micro_batch_num 4 --src_len 10 --zounds; run --bf16; run --lr 1 -- train.py; run --recipe quickstart --n_layer 2
+train --data p.tsv; resume; resume x --set train.steps=9; continue --set train.steps=9; run --set lr=0.1; run --timeout 0; run --timeout 1x; run --config tutoral.toml
 stop ''; status ''; logs ''; validate ''; table show ''; run --dry-run --rank-table ''
 """
 WHOLE_LINES = """
@@ -27,7 +29,7 @@ run --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr h1 train.py --lr 1
 run -np 8 --allow-run-as-root python train.py; run -mca btl self -np 2 --hostfile hosts ./a.out; run --nosuch 1 --nproc-per-node 2 train.py
 torchrun --nproc-per-node 2 train.py; msrun --worker_num 2 train.py; mpirun -n 2 ./a.out; mpirun; --no-config run --nproc-per-node 2 train.py
 mpirun -np 4 -host h1,h2 python a.py; mpirun -N 4 --host h1,h2 python a.py; msrun --worker_num 2; horovodrun -np 2 a.py; exec -v
-run -n 2 --timeout 10 -- true; run -n 2 --timeout 10 --tag-output ./a.out; -n 2 --timeout 10 true; run -n 2 -x A=1 -- ./a.out; run -n 2 --bind-to core ./a.out; run -np 2 -mca btl self ./a.out; mpirun -n 2 --timeout 9 ./a.out
+run -n 2 --timeout 10 --tag-output ./a.out; -n 2 --timeout 10 true; run -n 2 -x A=1 -- ./a.out; run -n 2 --bind-to core ./a.out; run -np 2 -mca btl self ./a.out; mpirun -n 2 --timeout 9 ./a.out
 deepspeed --include localhost:0,1 train.py; accelerate launch --num_processes 2 --mixed_precision bf16 train.py; accelerate launch --config_file c.yaml train.py; torchrun --nosuch x --nproc train.py; deepspeed --ssh_port 22 --num_gpus 2 train.py
 train.py --lr 1; python -m train; --devices 2 python train.py; -n 2 --tee 3 train.py; --quiet logs; accelerate launch --multi_gpu --nosuch --num_processes 2 train.py
 --no-config --devices 2 python train.py; python3.13t train.py; rerun -np 2 --tee 3 -- --lr 1; rerun x -np 2 --tee 3; --devices 2 run python train.py; bash run.sh; -np 2 torchrun --nproc-per-node 2 t.py; run --nproc-per-node 2 -- --lr 1

@@ -45,7 +45,7 @@ def test_a_shell_is_told_how_to_complete(launcher, shell):
     ("tlaunch table convert x --to v1.", ["v1.0", "v1.2"]),
     ("tlaunch table convert x --from v1.", ["v1.0", "v1.1", "v1.2"]),
     ("tlaunch table convert x --from rank", ["rankfile"]),
-    ("tlaunch logs --level e", ["ERROR"]), ("tlaunch logs --rank f", ["first-failed"]),
+    ("tlaunch logs --level e", ["ERROR"]), ("tlaunch logs --rank f", ["failed"]),
     ("tlaunch prune --state fa", ["failed"]),
 ])  # fmt: skip
 def test_what_begins_so_is_completed(launcher, words, completed):

@@ -19,7 +19,7 @@ SUBSTITUTES = (
     (r"\b20\d{6}-\d{6}\b", "<started>"),
     (r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?\b", "<time>"),
     (r"\b(process|pid|PID) \d+", r"\1 <pid>"),
-    (r"\d+(\.\d+)? (ms|s) (ago|after its start)\b", r"<duration> \3"),
+    (r"\d+(\.\d+)? (ms|s) (ago|after its start|before the end)\b", r"<duration> \3"),
     (r"\b(running for|starting for|stopped after|took|in) \d+(\.\d+)? (ms|s)\b", r"\1 <duration>"),
 )
 

@@ -96,7 +96,7 @@ def test_a_server_is_known(who, index):
       for index in (None, 3, -1)),
     # Whatever its place among the engine's processes; the hint says how to tell.
     (hello("h2", ("127.0.0.1", "10.0.0.1"), index=0), "h2 (10.0.0.1) matches several of", "TLAUNCH_SERVER"),
-    (hello(said="h9"), "--server h9 is not a server of the rank table", "10.0.0.1, h2, 10.0.0.3"),
+    (hello(said="h9"), "--server h9 is not a server in the rank table", "10.0.0.1, h2, 10.0.0.3"),
 ], ids=["none", "too high", "negative", "several", "said"])  # fmt: skip
 def test_a_machine_that_is_not_one_server_of_the_table_is_refused(who, message, hint):
     with pytest.raises(TlaunchError, match=re.escape(message)) as caught:

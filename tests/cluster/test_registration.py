@@ -141,7 +141,7 @@ def test_another_token_is_no_way_in_and_no_concern_of_the_run(house, agents, tok
     future = tried(opened, agents, token=token, agreement=agreement, patience_s=0.3)
     assert (opened.errors, opened.registration.peers) == ([], {})
     assert "cannot be reached: 127.0.0.1 port" in future.exception().message
-    assert "has another token" in future.exception().message
+    assert "has a different token" in future.exception().message
     assert opened.registration.mistaken == (set() if agreement is None else {"127.0.0.1"})
 
 
@@ -226,7 +226,7 @@ def test_a_second_machine_that_is_the_same_server_is_refused(opened, agents):
     come(opened, agents)
     there, here = refused(opened, agents, host="other", said="10.0.0.1", addresses=("10.7.7.7",))
     assert isinstance(here, RefusedLayoutError)
-    both = "h1 (10.0.0.1) and other (10.7.7.7) both say that they are server 10.0.0.1 of the rank table"
+    both = "two agents joined as server 10.0.0.1 of the rank table: h1 (10.0.0.1) and other (10.7.7.7)"
     assert (there.message, there.exit_code, there.hint) == (here.message, 3, here.hint)
     assert there.message == both
     assert opened.registration.peers[0].hello.host == "h1"
@@ -307,7 +307,7 @@ def test_a_server_that_waits_hears_that_the_run_has_ended_before_it_began(opened
 
 
 @pytest.mark.parametrize(
-    ("silence_s", "why"), [(0.2, "nothing was heard for 0.2 s"), (20.0, "the connection was closed")]
+    ("silence_s", "why"), [(0.2, "no message was received for 0.2 s"), (20.0, "the connection was closed")]
 )
 def test_a_coordinator_that_goes_or_is_silent_is_lost(house, agents, silence_s, why):
     opened = house(silence_s=silence_s)
@@ -334,10 +334,10 @@ def pretend(channel):
 
 
 @pytest.mark.parametrize(("act", "why"), [
-    (lambda channel: channel.send(Challenge(messages.PROTOCOL + 1, "n")), "another version of tlaunch"),
+    (lambda channel: channel.send(Challenge(messages.PROTOCOL + 1, "n")), "a different version of tlaunch"),
     (lambda channel: channel.send(Finish(Cause.FAILED, 1)), "is not a coordinator"),
     (lambda channel: channel.send(Welcome("", 0, "r", 1.0)), "is not a coordinator"),
-    (pretend, "the process at this address does not know this run"),
+    (pretend, "authentication failed: the process at this address does not have this run's token"),
 ], ids=["version", "no challenge", "no proof asked", "no token"])  # fmt: skip
 def test_what_is_no_coordinator_of_this_version_and_run_is_not_joined(act, why):
     def answer(listener):

@@ -126,7 +126,7 @@ def test_the_run_s_token_is_no_key_and_the_key_no_token(running, agents):
         list(channel.wait_for(time.monotonic() + PATIENCE_S))
     future = agents.join(house, token=KEY, patience_s=0.0)
     house.attend(future.done)
-    assert "has another token" in future.exception().message
+    assert "has a different token" in future.exception().message
 
 
 def test_words_that_belong_to_no_question_are_not_kept(running):

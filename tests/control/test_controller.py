@@ -3,7 +3,7 @@
 A file of histories is read line by line:
 
     = name                                      a history begins, with the words of `Setup` on the next line
-    servers 2  restarts 1  by hand              (also: engine anew, limit 5, forward USR1, servers h1 h2;
+    servers 2  restarts 1  by hand              (also: engine anew, limit 5, timeout 60, forward USR1, servers h1 h2;
                                                  elastic 4 mp 2: so many devices, divided evenly over the servers)
     2.5  evidence 0, verdict rank 1  >  collect 1     at 2.5 s these events happen, and then a Tick; the orders follow
 
@@ -118,6 +118,7 @@ def _setup(words):
     supervision = Supervision(
         grace_s=15.0,
         max_restarts=int(number("restarts", 0)),
+        time_limit_s=number("timeout", None),
         forward_signals=tuple(_signal(name) for name in re.findall(r"forward (\w+)", words)),
         killed_at_s=None if killed_at_s is None else WALL_S + killed_at_s,
         elastic=elastic if devices else None,

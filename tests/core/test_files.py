@@ -32,7 +32,7 @@ def test_what_is_no_regular_file_is_not_waited_for(tmp_path, monkeypatch, make, 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_a_name_that_no_file_can_have(name):
-    with pytest.raises(OSError, match="NUL or a surrogate"):
+    with pytest.raises(OSError, match="NUL character or a surrogate"):
         read_regular(name, 100)
 
 

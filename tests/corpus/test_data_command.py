@@ -22,15 +22,15 @@ def texts(tmp_path):
     fr, en = tmp_path / "in.fr", tmp_path / "in.en"
     fr.write_text("un\nun\ndeux\n")
     en.write_text("one\none\ntwo\n")
-    return ("--fr", fr, "--en", en)
+    return ("--source", fr, "--target", en)
 
 
-def test_preprocess_prints_paths_and_tells_counts(tmp_path, texts):
+def test_preprocess_prints_the_path_and_tells_counts(tmp_path, texts):
     output = tmp_path / "not" / "there"
     result = tlaunch_data("preprocess", *texts, "-o", output)
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == [str(output / f"wmt14.{way}.txt") for way in ("fr_en", "en_fr")]
-    assert len(list(output.iterdir())) == 2
+    assert result.stdout == f"{output / 'fr_en.txt'}\n"
+    assert [path.name for path in output.iterdir()] == ["fr_en.txt"]
     assert result.stderr == "kept 2 of 3 pairs; dropped: 1 duplicate\n"
 
 
@@ -39,10 +39,10 @@ def test_preprocess_tells_warnings_and_missing_partners(tmp_path):
     segments = "".join(f"<seg id={number}>mot</seg>\n" for number in range(9))
     fr.write_text(f"<refset trglang='de'><doc docid=d>\n{segments}</doc>")
     en.write_text("<doc docid=d><seg id=0>word</seg></doc><doc docid=e><seg id=0>alone</seg></doc>")
-    result = tlaunch_data("preprocess", "--fr", fr, "--en", en, "--split", "test", "--output", tmp_path)
+    result = tlaunch_data("preprocess", "--source", fr, "--target", en, "--split", "test", "--output", tmp_path)
     lines = result.stderr.splitlines()
     assert lines[0].startswith("warning: ")
-    assert "states the language de, but it was given as the French side" in lines[0]
+    assert "states the language de, but it is used as fr" in lines[0]
     assert [line.startswith("dropped: doc d seg ") for line in lines[1:6]] == [True] * 5
     assert f"({fr}:3) has no partner in {en}" in lines[1]
     assert lines[6:] == ["dropped: ... and 4 more without a partner", "kept 1 of 10 pairs; dropped: 9 missing partner"]
@@ -66,7 +66,7 @@ def test_images_are_written_for_the_recipe_that_reads_them(tmp_path):
 def test_nothing_is_overwritten_unless_forced(tmp_path):
     arguments = ("sample", "--output", tmp_path / "out")
     tlaunch_data(*arguments)
-    kept = tmp_path / "out" / "wmt14.fr_en.txt"
+    kept = tmp_path / "out" / "fr_en.txt"
     kept.write_text("mine\tmien\n")
     with pytest.raises(UsageError, match="already exists"):
         tlaunch_data(*arguments)
@@ -79,6 +79,12 @@ def test_nothing_is_overwritten_unless_forced(tmp_path):
 def test_wrong_options_end_with_2(tmp_path, texts, wrong):
     output = ("--output", tmp_path) if wrong else ()
     assert tlaunch_data("preprocess", *texts, *output, *wrong).exit_code == 2
+
+
+def test_options_of_earlier_versions_are_answered_with_the_line_to_type(tmp_path, texts):
+    with pytest.raises(UsageError, match="no option --fr and --en") as refused:
+        tlaunch_data("preprocess", "--fr", "a b.fr", "--en=b.en", "-o", tmp_path)
+    assert f"use `data preprocess --source 'a b.fr' --target=b.en -o {tmp_path}`" in refused.value.hint
 
 
 @pytest.mark.parametrize("command", ["preprocess", "sample"])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from launcher.core.errors import UnreadableError
-from launcher.corpus.corpus_files import pair_files, replacing_together
+from launcher.corpus.corpus_files import replacing_together
 
 FULL_DISK = """
 import resource, sys
@@ -19,21 +19,20 @@ from launcher.corpus.preprocess import preprocess
 folder = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
-    preprocess(fr=folder / "in.fr", en=folder / "in.en", output=folder / "out", force=True)
+    preprocess(source=folder / "in.fr", target=folder / "in.en", output=folder / "out", force=True)
 except UnreadableError as error:
     print(error.message)
 """
 
 
 @pytest.mark.parametrize("old", [None, "old\tvieux\n"])
-def test_a_full_disk_leaves_both_files_as_they_were(tmp_path, old):
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, old):
     lines = [f"mot numéro {index}\n" for index in range(10_000)]
     (tmp_path / "in.fr").write_text("".join(lines))
     (tmp_path / "in.en").write_text("".join(lines))
     (tmp_path / "out").mkdir()
     if old:
-        for path in pair_files(tmp_path / "out", "train"):
-            path.write_text(old)
+        (tmp_path / "out" / "fr_en.txt").write_text(old)
     before = {path: path.read_text() for path in (tmp_path / "out").iterdir()}
     program = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
     ran = subprocess.run(program, capture_output=True, text=True, timeout=60, check=True)
@@ -44,7 +43,7 @@ def test_a_full_disk_leaves_both_files_as_they_were(tmp_path, old):
 def test_a_directory_in_the_way_of_the_second_file_leaves_no_first(tmp_path):
     first, second = tmp_path / "a", tmp_path / "b"
     second.mkdir()
-    reason = "b: cannot be written: it is a directory"
+    reason = "b: cannot be written, because the path is a directory"
     with pytest.raises(UnreadableError, match=reason), replacing_together([first, second]) as files:
         files[0].write("text")
     assert not first.exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import RefusedError, UsageError
-from launcher.corpus.dataset import read_pairs
+from launcher.corpus.dataset import PairText, read_pairs
 from launcher.corpus.preprocess import preprocess
 
 MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "multi30k"
@@ -16,14 +16,15 @@ MULTI30K = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "multi30k
 
 @pytest.fixture
 def run(tmp_path):
-    """Preprocess two contents under the given names; returns the record and the fr_en pairs."""
+    """Preprocess two contents under the given names; returns the record and the pairs."""
 
-    def preprocessed(fr, en, *, names=("in.fr", "in.en"), split="train", **options):
+    def preprocessed(source, target, *, names=("in.fr", "in.en"), languages=("fr", "en"), **options):
         files = [tmp_path / name for name in names]
-        for file, content in zip(files, (fr, en), strict=True):
+        for file, content in zip(files, (source, target), strict=True):
             file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        result = preprocess(fr=files[0], en=files[1], output=tmp_path / "out", split=split, **options)
-        return result, read_pairs(result.written[0])
+        output = tmp_path / "out"
+        result = preprocess(source=files[0], target=files[1], output=output, languages=languages, **options)
+        return result, read_pairs(PairText(result.written))
 
     return preprocessed
 
@@ -59,13 +60,27 @@ def test_every_reason_is_counted(run):
 def test_validation_and_test_sets_keep_repetitions(run, split):
     result, pairs = run("oui\noui\n", "yes\nyes\n", split=split)
     assert pairs == [("oui", "yes")] * 2
-    assert [path.name for path in result.written] == [f"wmt14.fr_en.{split}.txt", f"wmt14.en_fr.{split}.txt"]
+    assert result.written.name == f"fr_en.{split}.txt"
 
 
-def test_both_directions_hold_the_same_pairs(run):
-    result, pairs = run("un\ndeux\n", gzip.compress(b"one\ntwo\n"), names=("in.fr", "in.en.gz"))
-    assert [path.name for path in result.written] == ["wmt14.fr_en.txt", "wmt14.en_fr.txt"]
-    assert read_pairs(result.written[1]) == [(en, fr) for fr, en in pairs]
+@pytest.mark.parametrize(("names", "languages", "written"), [
+    (("train.de.gz", "train.zh_TW.txt"), ("", ""), "de_zh-TW.txt"),
+    (("in.fr", "in.en"), ("", "fi"), "fr_fi.txt"),
+    (("a", "b"), ("hsb", "de"), "hsb_de.txt"),
+])  # fmt: skip
+def test_the_file_is_named_after_the_languages(run, names, languages, written):
+    result, pairs = run("un\ndeux\n", gzip.compress(b"one\ntwo\n"), names=names, languages=languages)
+    assert (result.written.name, pairs) == (written, [("un", "one"), ("deux", "two")])
+
+
+@pytest.mark.parametrize(("languages", "message"), [
+    (("", ""), "the language of .*/in.train is unknown"),
+    (("de", "english"), "--target-language is english, which is not a language code"),
+    (("de", "../x"), "is not a language code"),
+])  # fmt: skip
+def test_unknown_languages_are_refused(run, languages, message):
+    with pytest.raises(UsageError, match=message):
+        run("un\n", "one\n", names=("in.train", "in.en"), languages=languages)
 
 
 @pytest.mark.parametrize(("fr_lines", "en_lines"), [(3, 5), (7, 2), (0, 1)])
@@ -73,7 +88,7 @@ def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
     with pytest.raises(RefusedError) as caught:
         run("mot\n" * fr_lines, "word\n" * en_lines)
     assert f"in.fr has {fr_lines} lines, but " in caught.value.message
-    assert f"in.en has {en_lines}," in caught.value.message
+    assert f"in.en has {en_lines}" in caught.value.message
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -84,7 +99,7 @@ def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
     # A corpus that translates nothing is not made.
     ("x\n", "x\n", ("a", "a"), "are the same file"),
     # An .sgm file that is named .txt would otherwise train on its tags.
-    ("<refset setid='x'>\n<seg id=1>x</seg>\n", "a\nb\n", ("a", "b"), ":1: this is markup, not plain text"),
+    ("<refset setid='x'>\n<seg id=1>x</seg>\n", "a\nb\n", ("a", "b"), ":1: expected plain text, found markup"),
 ])  # fmt: skip
 def test_files_that_cannot_be_a_pair_are_refused(run, fr, en, names, message):
     with pytest.raises(UsageError, match=message) as caught:
@@ -98,7 +113,7 @@ def test_files_that_cannot_be_a_pair_are_refused(run, fr, en, names, message):
     (
         "<refset setid='s' trglang='en'>",
         "<srcset setid='s' srclang='de'>",
-        ["states the language en, but it was given as the French", "states the language de, but it was given as the Eng"],
+        ["states the language en, but it is used as fr", "states the language de, but it is used as en"],
     ),
     ("<refset setid='newstest2013'>", "<refset setid='newstest2014'>", ["belongs to set newstest2013, but "]),
 ])  # fmt: skip
@@ -121,9 +136,9 @@ def test_files_that_exist_are_kept_unless_forced(run):
     result, _ = run("un\n", "one\n")
     with pytest.raises(UsageError) as caught:
         run("deux\n", "two\n")
-    assert "already exists, and 1 more" in caught.value.message
+    assert caught.value.message.endswith("fr_en.txt already exists")
     assert "--force" in caught.value.hint
-    assert read_pairs(result.written[0]) == [("un", "one")]
+    assert read_pairs(PairText(result.written)) == [("un", "one")]
     assert run("deux\n", "two\n", force=True)[1] == [("deux", "two")]
 
 
@@ -134,9 +149,9 @@ def test_files_that_exist_are_kept_unless_forced(run):
     ("test_2016_flickr", "test", 1_000, {}),
 ])  # fmt: skip
 def test_multi30k(tmp_path, stem, split, read, dropped):
-    fr, en = (MULTI30K / f"{stem}.{language}.gz" for language in ("fr", "en"))
-    result = preprocess(fr=fr, en=en, output=tmp_path, split=split)
-    pairs = read_pairs(result.written[0])
+    files = [MULTI30K / f"{stem}.{language}.gz" for language in ("fr", "en")]
+    result = preprocess(source=files[0], target=files[1], output=tmp_path, split=split)
+    pairs = read_pairs(PairText(result.written))
     assert (result.kept, dict(result.dropped)) == (read - sum(dropped.values()), dropped)
-    last = [gzip.decompress(file.read_bytes()).decode().splitlines()[-1].split() for file in (fr, en)]
+    last = [gzip.decompress(file.read_bytes()).decode().splitlines()[-1].split() for file in files]
     assert [side.split() for side in pairs[-1]] == last

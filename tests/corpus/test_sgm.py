@@ -116,12 +116,12 @@ def test_which_segments_there_are(read, body, expected):
 
 
 @pytest.mark.parametrize(("body", "expected"), [
-    ("line one\nline two", "2: the file ends without any <seg>"),
-    ("", "1: the file ends without any <seg>"),
+    ("line one\nline two", "2: reached the end of the file, but found no <seg>"),
+    ("", "1: reached the end of the file, but found no <seg>"),
     ("<doc docid=d>\n<seg id=1>a</seg>\n<seg id=1>b</seg></doc>", "3: doc d has a second seg 1; the first is on line 2"),
     ("<doc docid=d>\n\n<seg id=4>never", "3: <seg> 4 is never closed"),
-    ("<doc docid=d>\n<seg id=1>a\n<seg id=2>b</seg>", "3: <seg id=2> comes before the </seg> of seg 1 on line 2"),
-    ("<doc docid=d>\n<seg id=1>a\n</doc>", "3: </doc> comes before the </seg> of seg 1 on line 2"),
+    ("<doc docid=d>\n<seg id=1>a\n<seg id=2>b</seg>", "3: expected </seg> for seg 1 (opened on line 2), found <seg id=2>"),
+    ("<doc docid=d>\n<seg id=1>a\n</doc>", "3: expected </seg> for seg 1 (opened on line 2), found </doc>"),
     ("<doc docid=d>\n</seg>", "2: </seg> closes a segment that was never opened"),
     ('<doc docid=d>\n<seg id="1>a</seg>\n<seg id=2>b</seg>', "2: <seg starts a malformed tag"),
     ("<doc docid=d>\n<seg id=1>a</seg", "2: </seg starts a malformed tag"),

@@ -47,7 +47,8 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 def environment(changes):
     """Nothing of another job, and the commands of this Python first."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OF_OTHER_JOBS)}
-    return {**inherited, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **changes}
+    own = {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}", "TLAUNCH_CACHE_DIR": os.environ["TLAUNCH_CACHE_DIR"]}
+    return {**inherited, **own, "OMP_NUM_THREADS": "1", **changes}
 
 
 def kill_all(pids):
@@ -136,7 +137,16 @@ def small_text(tmp_path_factory):
         pairs = [line.split("\t") for line in islice(packed, 240)]
     (directory / "fr").write_text("".join(f"{french}\n" for french, _ in pairs), encoding="utf-8")
     (directory / "en").write_text("".join(english for _, english in pairs), encoding="utf-8")
-    texts = ("--fr", directory / "fr", "--en", directory / "en", "--split", "train", "--output", directory / "text")
+    texts = (
+        "--source",
+        directory / "fr",
+        "--target",
+        directory / "en",
+        "--split",
+        "train",
+        "--output",
+        directory / "text",
+    )
     done = tlaunch("data", "preprocess", *texts)
     assert done.returncode == 0, done.stderr
     return directory / "text"

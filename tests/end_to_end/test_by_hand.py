@@ -38,6 +38,14 @@ def test_a_run_on_two_servers_ends_well(servers):
             (report, servers.report(0), servers.report(1))] == [[0, 1, 2, 3], [0, 1], [2, 3]]  # fmt: skip
 
 
+def test_a_time_limit_ends_the_ranks_of_both_servers(servers):
+    first, second = servers.both("--timeout", 5, command=servers.python(FOR_EVER))
+    assert servers.end(first, second) == [124, 124], servers.said(first) + servers.said(second)
+    for process in (first, second):
+        assert "\ntime limit of 5 s reached; stopped after " in servers.said(process)
+    assert (servers.report().cause, servers.report(1).cause) == (Cause.TIMED_OUT, Cause.TIMED_OUT)
+
+
 def test_a_failure_starts_all_ranks_again(servers):
     """On both servers, at another port, after which nothing of the first attempt is left; even of rank 1, which had ended."""
     again = "if os.environ['TLAUNCH_ATTEMPT'] == '1': sys.exit(0)"

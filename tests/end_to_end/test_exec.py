@@ -133,7 +133,7 @@ def test_other_commands_say_what_can_be_known_of_the_run(mpirun, tmp_path):
     assert (report.returncode, ": ended: Open MPI" in report.stdout) == (0, True)
     why = tlaunch("why", cwd=tmp_path).stdout
     assert "  no rank recorded a failure; killed ranks" in why
-    first = tlaunch("logs", "--rank", "first-failed", cwd=tmp_path)
+    first = tlaunch("logs", "--rank", "failed", cwd=tmp_path)
     assert (first.returncode, "no rank of the run recorded a failure" in first.stderr) == (2, True)
     ps = tlaunch("ps", cwd=tmp_path)
     assert (ps.returncode, ps.stdout) == (0, "")
@@ -177,7 +177,7 @@ def test_a_failing_rank_tells_as_under_run_and_its_code_goes_to_the_engine(mpiru
     assert any(line.startswith("  likely: ") for line in lines)
     known = json.loads(tlaunch("why", "--json", cwd=tmp_path).stdout)
     assert (known["culprit"], known["attempts"][0]["verdict"]["culprit"]) == (1, 1)
-    assert "ValueError: of rank 1" in tlaunch("logs", "--rank", "first-failed", cwd=tmp_path).stdout
+    assert "ValueError: of rank 1" in tlaunch("logs", "--rank", "failed", cwd=tmp_path).stdout
 
 
 def test_output_can_be_left_to_the_engine(mpirun):
@@ -221,7 +221,7 @@ REFUSED = {
     "too few ranks": (["--devices", "4"], 3, "started 2 ranks, but dp * mp * pp = 4 * 1 * 1 = 4"),
     "a table that is not there": (["--rank-table", "nowhere.json"], 2, "nowhere.json"),
     "an option that it does not have": (["--nosuch"], 2, "tlaunch exec has no option --nosuch"),
-    "a server of no table": (["--server", "h7"], 2, "--server h7 is not a server of the rank table"),
+    "a server of no table": (["--server", "h7"], 2, "--server h7 is not a server in the rank table"),
 }
 
 

@@ -61,7 +61,7 @@ def test_a_server_with_another_token_is_not_let_in(servers):
     second = servers.start(2, "--join-timeout", 10, command=["true"], variables={"TLAUNCH_COORDINATOR_TOKEN": "b"})
     assert servers.end(second) == [1]
     said = servers.said(second)
-    assert f"127.0.0.1 port {servers.port}: the process at this address closed the connection: it belongs to" in said
+    assert f"127.0.0.1 port {servers.port}: connection closed by a process that belongs to" in said
     servers.wait_until(lambda: "waiting for server 127.0.0.2;" in servers.said(first), "that it is awaited")
     first.send_signal(signal.SIGTERM)
     assert servers.end(first) == [143]
@@ -103,7 +103,7 @@ def test_who_listens_on_the_first_server_s_port_names_no_directory(servers):
             connection.sendall(to_line(Welcome(proof, 1, name, 15.0)))
     assert servers.end(second) == [1]
     assert heard[0].proof != proof_of("", "aa" * 16, heard[0].nonce)
-    assert "the process at this address does not know this run" in servers.said(second)
+    assert "authentication failed: the process at this address does not have this run's token" in servers.said(second)
     assert not (servers.directory / "elsewhere").exists()
 
 
@@ -210,7 +210,7 @@ def test_who_waits_for_others_is_told_who_ended_the_run(servers):
     first.send_signal(signal.SIGTERM)
     assert servers.end(first, second) == [143, 143]
     for process in (again, first):
-        assert "both say that they are server 127.0.0.2 of the rank table" in servers.said(process)
+        assert "two agents joined as server 127.0.0.2 of the rank table" in servers.said(process)
     asked = "stopped by SIGTERM at server 127.0.0.1"
     assert f"error: the run ended before ranks started on this server: {asked}\n" in servers.said(second)
     assert f"{asked} after" in servers.said(first)

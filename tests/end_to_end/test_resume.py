@@ -168,8 +168,8 @@ def same_model(one, other):
 
 
 def begin(runs_dir, text, *more):
-    """A run without checkpoints of its own accord, on two model-parallel ranks."""
-    settings = [word for setting in [*SIZES, "checkpoint.every_steps=1000000"] for word in ("--set", setting)]
+    """A run with the default checkpoint settings, on two model-parallel ranks."""
+    settings = [word for setting in [*SIZES, "checkpoint.every_steps=0"] for word in ("--set", setting)]
     argv = [*TLAUNCH, "run", "--devices", "2", "--mp", "2", "--data", text, *settings, *more, "--runs-dir", runs_dir]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -106,7 +106,7 @@ def test_what_only_rank_0_finds_ends_all_ranks_alike(tmp_path, small_text):
 def test_the_trainer_runs_under_torchrun(tmp_path, small_text):
     """Without tlaunch's variables every rank is a data-parallel copy, and --output says where the model goes."""
     command = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "launcher.trainer")
-    chosen = settings("train.steps=2", "train.translations=0", "data.direction=en_fr", "model.vocabulary_size=400")
+    chosen = settings("train.steps=2", "train.translations=0", "data.source_language=en", "model.vocabulary_size=400")
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # where torchrun leaves a directory
     done = run_to_end((*command, "--data", small_text, *chosen, "--output", tmp_path / "model"), cwd=ROOT, env=env)
     assert done.returncode == 0, done.stderr[-4000:]

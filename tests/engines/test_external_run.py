@@ -39,7 +39,7 @@ def test_a_run_id_of_the_environment_is_the_whole_name():
 
 
 def test_a_job_without_a_name_needs_one():
-    with pytest.raises(UsageError, match="gives its job no ID") as error:
+    with pytest.raises(UsageError, match="does not provide a job ID") as error:
         run_name(rank(job=""), "train", None, {})
     assert "TLAUNCH_RUN_ID=$(date +%Y%m%d-%H%M%S)" in error.value.hint
     assert run_name(rank(job=""), "train", "mine", {}) == "mine"

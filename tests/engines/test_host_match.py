@@ -137,7 +137,7 @@ STRANGER = host("h9", ["10.9.9.9"])
     ),
     (0, STRANGER, None, "rank 0 is on h9, which is not one of the table's servers", "--server or TLAUNCH_SERVER"),
     (3, STRANGER, "10.77.0.1", "rank 3 is on server 10.77.0.1 (--server), but the rank table has", ""),
-    (3, STRANGER, "h2", "--server h2 is not a server of the rank table", "use one of its servers: 10.77.0.1, 10.77.0.2"),
+    (3, STRANGER, "h2", "--server h2 is not a server in the rank table", "use one of its servers: 10.77.0.1, 10.77.0.2"),
 ], ids=["another", "unknown", "said another", "said none"])  # fmt: skip
 def test_a_rank_that_is_not_on_its_server_is_refused(global_rank, here, said, error, hint):
     with pytest.raises(UsageError if said == "h2" else RefusedLayoutError, match=re.escape(error)) as refused:
@@ -162,7 +162,7 @@ def test_a_table_of_one_unknown_server_is_worth_a_warning():
 @pytest.mark.parametrize("name", ["10.0.40.11", "127.0.0.1", "localhost"])
 def test_ranks_of_one_server_that_were_spread_are_refused(name):
     one = Cluster((server(name, count=4),))
-    spread = "the rank table has all 4 ranks on one server, but the engine started only 2 here"
+    spread = "the rank table has one server with 4 ranks, but the engine started only 2 on this machine"
     with pytest.raises(RefusedLayoutError, match=spread):
         check(one, 0, host())
     assert check(one, 0, host(), name) is None

@@ -48,7 +48,7 @@ def test_core_shares_are_disjoint_and_leave_no_core_idle(machine, ranks):
 def test_core_with_too_few_cores_is_refused_with_numbers():
     with pytest.raises(RefusedLayoutError) as refused:
         shares_of(9, "core", TWO_NODES)
-    assert "9 ranks would share 8 usable cores" in refused.value.message
+    assert "9 ranks and 8 usable cores" in refused.value.message
     assert "--bind none" in refused.value.hint
 
 

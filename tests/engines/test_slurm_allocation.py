@@ -58,7 +58,7 @@ def test_a_job_makes_a_rank_table():
         ("n1", [0, 1]), ("n2", [2, 3]), ("n3", [4, 5]),
     ]  # fmt: skip
     assert cluster_of(SLURM_JOB, 4).device_count == 12
-    with pytest.raises(UsageError, match="the number of devices on the nodes of job"):
+    with pytest.raises(UsageError, match="the number of devices per node is unknown for job"):
         cluster_of(SLURM_JOB)
     with pytest.raises(UsageError, match="--devices 0"):
         cluster_of(SLURM_JOB, 0)
@@ -74,7 +74,7 @@ def test_no_rank_table_is_made_of_a_part_of_a_heterogeneous_job(tmp_path, given,
     if groups == 1:
         assert cluster_of(allocation, 2).device_count == 4
         return
-    with pytest.raises(UsageError, match=f"job 12 is heterogeneous: it has {groups} groups .* n1, n2\n") as error:
+    with pytest.raises(UsageError, match=f"job 12 is heterogeneous and has {groups} node groups, .* n1, n2\n") as error:
         cluster_of(allocation, 2)
     assert "--rank-table" in error.value.hint
 

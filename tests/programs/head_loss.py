@@ -27,8 +27,9 @@ def check(tokens, smoothing, scale, group):
     hidden = (scale * torch.randn(tokens, D_MODEL, dtype=torch.float64)).requires_grad_()
     head = nn.Linear(D_MODEL, VOCABULARY, bias=False, dtype=torch.float64)
     labels = torch.randint(VOCABULARY, (tokens,))
-    expected = functional.cross_entropy(head(hidden), labels, label_smoothing=smoothing, reduction="sum") / 7
-    hidden_gradient, weight_gradient = torch.autograd.grad(3 * expected, [hidden, head.weight])
+    expected = functional.cross_entropy(head(hidden), labels, reduction="sum") / 7
+    smoothed = functional.cross_entropy(head(hidden), labels, label_smoothing=smoothing, reduction="sum") / 7
+    hidden_gradient, weight_gradient = torch.autograd.grad(3 * smoothed, [hidden, head.weight])
 
     own = slice(*part_bounds(VOCABULARY, group))
     head.weight = nn.Parameter(head.weight.detach()[own].clone())
@@ -50,8 +51,9 @@ def check_in_float32(group):
     head = nn.Linear(D_MODEL, LARGE_VOCABULARY, bias=False)
     labels = torch.randint(LARGE_VOCABULARY, (MANY_TOKENS,))
     exact = [tensor.detach().double().requires_grad_() for tensor in (hidden, head.weight)]
-    expected = functional.cross_entropy(exact[0] @ exact[1].t(), labels, label_smoothing=0.1, reduction="sum")
-    hidden_gradient, weight_gradient = torch.autograd.grad(expected, exact)
+    expected = functional.cross_entropy(exact[0] @ exact[1].t(), labels, reduction="sum")
+    smoothed = functional.cross_entropy(exact[0] @ exact[1].t(), labels, label_smoothing=0.1, reduction="sum")
+    hidden_gradient, weight_gradient = torch.autograd.grad(smoothed, exact)
 
     own = slice(*part_bounds(LARGE_VOCABULARY, group))
     head.weight = nn.Parameter(head.weight.detach()[own].clone())

@@ -160,7 +160,7 @@ def _validated(model, test, shape):
 def on_ranks(name, directory, data, case, settings=(), *, resume=None):
     given = RECIPE.load(None, [*COMMON, *case.settings, *settings])
     axes = {"ranks": case.ranks, "copies": case.copies, "micro_batches": case.micro_batches}
-    train_on_ranks(name, directory, train, given, data=data, resume=resume, **axes)
+    train_on_ranks(name, directory, train, given, data=(data,), resume=resume, **axes)
 
 
 def gradients_of(model):

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+from launcher.corpus.dataset import PairText
 from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.tokenizer import Tokenizer
@@ -23,9 +24,9 @@ def write_slowly(*arguments, **options):
 
 
 token_cache._write = write_slowly
-text = token_cache.text_at(path)
+text = token_cache.read_text(PairText(path))
 print("ready", flush=True)
 sys.stdin.readline()
 token_cache.write_tokens(text, tokenizer)
-stored = token_cache.find_tokens(token_cache.tokens_name(text.digest, tokenizer), path.parent)
+stored = token_cache.find_tokens(token_cache.tokens_name(text.digest, tokenizer))
 print(bool(wrote), len(stored.pairs(DataConfig())))

@@ -82,5 +82,5 @@ def test_device_that_does_not_exist_is_named():
         select_devices(found, (2, 4, 5), "X")
     assert (
         str(caught.value)
-        == "X names devices 4-5, but this machine has devices 0-3\nhint: choose only devices that this machine has"
+        == "X names devices 4-5, but this machine has devices 0-3\nhint: select only devices of this machine"
     )

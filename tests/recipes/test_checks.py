@@ -15,11 +15,11 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     ([], Layout(mp=3), "model.heads = 8 is not divisible by mp = 3", "N = 1, 2, 4, 8"),
     (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4", "1, 2"),
     (["model.d_model=100"], Layout(), "model.d_model = 100 is not divisible by model.heads = 8", "96 or 104"),
-    ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers, and a head", "at most `--pp 5`"),
+    ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers and a head", "at most `--pp 5`"),
     (
         ["parallel.schedule=interleaved", "parallel.interleave=3"],
         Layout(pp=2, micro_batches=2),
-        "pp = 2 stages of 3 chunks need more parts than the model has: the model has 2 encoder + 2 decoder = 4 layers, and a head",
+        "too few layers for pp = 2 stages of 3 chunks: the model has 2 encoder + 2 decoder = 4 layers and a head",
         "at most `--pp 1`",
     ),
     (["parallel.schedule=interleaved", "parallel.interleave=2", "parallel.stages=[2, 2]"],
@@ -43,9 +43,9 @@ def test_a_layout_that_does_not_fit_is_refused(settings, layout, message, hint):
     (["parallel.schedule=interleaved"], "parallel.schedule = interleaved does not fit parallel.interleave = 1",
         "or leave out both"),
     (["parallel.recompute_layers=[0, 4]"], "[0, 4] has 4, but the model has 2 encoder + 2 decoder", "from 0 to 3"),
-    (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "true covers all layers", "recompute=false"),
+    (["parallel.recompute_layers=[0]", "parallel.recompute=true"], "recompute recomputes all layers", "recompute=false"),
     (["parallel.gradient_accumulation_shard=true", "parallel.optimizer_shard=false"],
-        "a rank that updates all weights needs all gradients", "optimizer_shard=true"),
+        "without optimizer sharding, every rank needs all gradients", "optimizer_shard=true"),
 ])  # fmt: skip
 def test_switches_that_exclude_each_other_are_refused(settings, message, hint):
     with pytest.raises(UsageError) as refusal:
@@ -69,9 +69,9 @@ def test_a_layout_that_fits_is_accepted(layout):
 @pytest.mark.parametrize(("settings", "message", "hint"), [
     (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
     (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above",
-        "at most `--set train.minimum_rate=0.003`"),
+        "`--set train.minimum_rate=0.003` or a lower rate"),
     (["train.best_metric=bleu"], "train.best_metric = bleu needs translations", "--set train.bleu_sentences=200"),
-    (["train.early_stopping=3"], "train.early_stopping = 3 needs validations", "--set train.validate_every=N"),
+    (["train.early_stopping=3"], "train.early_stopping = 3 needs validation during", "--set train.validate_every=N"),
 ])  # fmt: skip
 def test_settings_without_effect_are_refused(settings, message, hint):
     with pytest.raises(UsageError) as refusal:
@@ -87,20 +87,20 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
     settings = load_settings(TransformerSettings, None, [f"train.batch_size={batch}"])
     if is_refused:
         with pytest.raises(UsageError, match=f"3 training pairs do not fill one batch of {batch}"):
-            check_data(settings, pairs)
+            check_data(settings, [pairs])
     else:
-        check_data(settings, pairs)
-    check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), pairs)
+        check_data(settings, [pairs])
+    check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), [pairs])
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"a b\n", ":1: 0 tabs"), (b"a\tb\nc\td\te\n", ":2: 2 tabs"), (b"", "the file is empty"), (b"a\t\n", "no sentence pairs"),
-    (gzip.compress(b"a\tb\nc\n", mtime=0), ":2: 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb", mtime=0)[:12] + b"x" * 30, "cannot be read"),
+    (b"a b\n", ":1: found 0 tabs"), (b"a\tb\nc\td\te\n", ":2: found 2 tabs"), (b"", "the file is empty"), (b"a\t\n", "no sentence pairs"),
+    (gzip.compress(b"a\tb\nc\n", mtime=0), ":2: found 0 tabs"), (b"\xff\xfea\n", ":1: not UTF-8"), (gzip.compress(b"a\tb", mtime=0)[:12] + b"x" * 30, "cannot be read"),
 ])  # fmt: skip
 def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, message):
     (tmp_path / "train.de").write_bytes(content)
     with pytest.raises(UnreadableError, match=message):
-        check_data(TransformerSettings(), tmp_path / "train.de")
+        check_data(TransformerSettings(), [tmp_path / "train.de"])
 
 
 @pytest.mark.parametrize("content", [
@@ -108,4 +108,4 @@ def test_data_without_pairs_are_refused_before_ranks_start(tmp_path, content, me
 ], ids=["one", "a filled one", "parts of gzip that end in a line", "many"])  # fmt: skip
 def test_of_data_the_beginning_is_looked_at(tmp_path, content):
     (tmp_path / "pairs").write_bytes(content)
-    check_data(load_settings(TransformerSettings, None, ["train.batch_size=1"]), tmp_path / "pairs")
+    check_data(load_settings(TransformerSettings, None, ["train.batch_size=1"]), [tmp_path / "pairs"])

@@ -101,7 +101,7 @@ def test_a_function_may_choose_recomputed_layers_and_fusion():
 
 @pytest.mark.parametrize(("stage_of_layer", "pp", "message", "hint"), [
     ([0, 2], 2, "layer 1 is on stage 2, but pp = 2 stages are numbered from 0 to 1", "--pp 3"),
-    ([-1, 0], 2, "layer 0 is on stage -1", "0 or more"),
+    ([-1, 0], 2, "layer 0 is on stage -1", "0 or higher"),
     ([1, 0], 2, "layer 1 is on stage 0, but the previous layer is on stage 1", "in ascending order"),
 ])  # fmt: skip
 def test_layers_on_stages_that_do_not_fit_are_refused(stage_of_layer, pp, message, hint):

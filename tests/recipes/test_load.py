@@ -33,9 +33,9 @@ def test_without_a_file_the_defaults_hold():
 
 def test_a_setting_overrides_the_file_which_overrides_the_default(config):
     recipe = load_settings(
-        TransformerSettings, config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.direction=en_fr"]
+        TransformerSettings, config("[model]\nheads = 4\nd_model = 64\n"), ["model.heads=2", "data.source_language=en"]
     )
-    assert (recipe.model.heads, recipe.model.d_model, recipe.data.direction) == (2, 64, "en_fr")
+    assert (recipe.model.heads, recipe.model.d_model, recipe.data.languages) == (2, 64, ("en", ""))
 
 
 def test_switches_and_lists_are_settings_too(config):
@@ -69,6 +69,15 @@ def test_the_template_is_found_by_its_name_from_any_directory(tmp_path, monkeypa
     assert find_config("templates/transformer.toml") == data_dir("templates") / "transformer.toml"
 
 
+def test_a_packaged_file_is_found_by_its_last_part(tmp_path, monkeypatch):
+    """The one of the program that runs, unless the working directory has a file of this name."""
+    monkeypatch.chdir(tmp_path)
+    for name, recipe in RECIPES.items():
+        assert recipe.load("tutorial.toml", []) == recipe.load(f"recipes/{name}/tutorial.toml", [])
+    (tmp_path / "tutorial.toml").write_text("[train]\nseed = 77\n")
+    assert RECIPES["quickstart"].load("tutorial.toml", []).train.seed == 77
+
+
 def test_an_unknown_file_lists_the_packaged_ones():
     with pytest.raises(UnreadableError) as error:
         load_settings(TransformerSettings, "nowhere.toml")
@@ -80,7 +89,7 @@ def test_an_unknown_file_lists_the_packaged_ones():
     ("[train]\ndropout = 0.1\n", "my.toml:2: unknown setting train.dropout", "did you mean model.dropout?"),
     ("[train]\ndroput = 0.1\n", "my.toml:2: unknown setting train.droput", "did you mean model.dropout?"),
     ("dropout = 0.1\n", "my.toml:1: unknown setting dropout", "did you mean model.dropout?"),
-    ("[train]\nzounds = 1\n", "my.toml:2: unknown setting train.zounds", "known settings: "),
+    ("[train]\nzounds = 1\n", "my.toml:2: unknown setting train.zounds", "`tlaunch explain train` lists"),
     ("[train]\n\nseed = 1\nsteps = -1\n", "my.toml:4: train.steps is -1, which is below 0", "train.steps: "),
     ("[model]\nheads = '8'\n", 'my.toml:2: model.heads is "8", but must be an integer', "the default is"),
     ("[model]\nheads = true\n", "my.toml:2: model.heads is true, but must be an integer", "the default is"),
@@ -89,7 +98,7 @@ def test_an_unknown_file_lists_the_packaged_ones():
     ("[parallel]\nstages = [3, -1]\n", "my.toml:2: parallel.stages is [3, -1], which is below 0 in -1", "layers"),
     ("model.dropout = 1.0\n", "my.toml:1: model.dropout is 1.0, which is not below 1", "model.dropout: "),
     ("[train]\nlearning_rate = nan\n", "my.toml:2: train.learning_rate is nan, which is not finite", "learning rate"),
-    ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "float32"),
+    ("[train]\nprecision = 'half'\n", 'my.toml:2: train.precision is "half", which is not one of', "bfloat16"),
 ])  # fmt: skip
 def test_a_wrong_value_is_named_with_its_line(config, text, message, hint):
     with pytest.raises(UsageError) as error:
@@ -123,7 +132,7 @@ def test_broken_toml_is_a_usage_error(config):
 
 @pytest.mark.parametrize("text", ["train.seed", "=3"])
 def test_a_setting_needs_a_key_and_a_value(text):
-    with pytest.raises(UsageError, match="not in the form KEY=VALUE"):
+    with pytest.raises(UsageError, match="expected the form KEY=VALUE"):
         load_settings(TransformerSettings, None, [text])
 
 

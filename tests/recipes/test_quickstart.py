@@ -80,4 +80,4 @@ def test_hybrid_takes_both_axes():
 
 def test_it_reads_no_data(tmp_path):
     with pytest.raises(TlaunchError):
-        check_data(settings_of(), tmp_path)
+        check_data(settings_of(), [tmp_path])

@@ -21,7 +21,7 @@ def settings_of(*settings):
 @pytest.mark.parametrize(("settings", "layout", "message", "hint"), [
     ([], Layout(pp=2), "pp = 2", "--pp 1"),
     ([], Layout(dp=2, mp=2), "mp = 2, but parallel.mode = data_parallel", "--mp 1"),
-    (["parallel.mode=stand_alone"], Layout(dp=4), "is for one device, but there are 4", "--set parallel.mode=data_parallel"),
+    (["parallel.mode=stand_alone"], Layout(dp=4), "only one device, but there are 4", "--set parallel.mode=data_parallel"),
     ([], Layout(dp=4, micro_batches=9), "train.batch_size = 32 and dp * micro_batches = 4 * 9 = 36", "train.batch_size=36"),
     ([], Layout(dp=32), "data.image_size = 32", "--set train.batch_size=64`, or `--set model.batch_norm=synchronised"),
     (["parallel.mode=auto_parallel"], Layout(dp=2, mp=4), "uses all devices as one group", "hybrid_parallel"),
@@ -56,10 +56,12 @@ def test_a_layout_that_fits_is_accepted(settings, layout):
 def test_data_must_be_whole_and_fill_a_batch(tmp_path):
     write_images(tmp_path)
     count = sum(COUNTS[:5])
-    assert check_data(settings_of(f"train.batch_size={count}"), tmp_path) is None
+    assert check_data(settings_of(f"train.batch_size={count}"), [tmp_path]) is None
     with pytest.raises(UsageError) as refusal:
-        check_data(settings_of(), tmp_path)
+        check_data(settings_of(), [tmp_path])
     assert f"{count} training images do not fill one batch of 32" in refusal.value.message
     assert f"train.batch_size={count}" in refusal.value.hint
     with pytest.raises(UnreadableError):
-        check_data(settings_of(), tmp_path / "nowhere")
+        check_data(settings_of(), [tmp_path / "nowhere"])
+    with pytest.raises(UsageError, match="two text files are given"):
+        check_data(settings_of(), [tmp_path, tmp_path])

@@ -187,8 +187,8 @@ def test_why_a_file_cannot_be_read(file):
     assert (reader.read(), reader.found, reader.unreadable) == ([], False, "Is a directory")
     file.rmdir()
     os.mkfifo(file)
-    assert (reader.read(), reader.found, reader.unreadable) == ([], False, "it is not a regular file")
-    assert read_metrics(file).unreadable == "it is not a regular file"
+    assert (reader.read(), reader.found, reader.unreadable) == ([], False, "not a regular file")
+    assert read_metrics(file).unreadable == "not a regular file"
     file.unlink()
     file.symlink_to("/dev/zero")
     assert (reader.read(), reader.found) == ([], False)

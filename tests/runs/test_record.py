@@ -114,7 +114,7 @@ def test_failure_takes_back_what_was_made_for_it(tmp_path, runs_dir):
     (tmp_path / "old").mkdir()
     with pytest.raises(UnreadableError) as caught:
         create_run(tmp_path / runs_dir, "one", specify(tmp_path / runs_dir), {"missing/directory.txt": "x"})
-    assert "cannot create a run directory here: No such file or directory" in caught.value.message
+    assert f"cannot create a run directory in {tmp_path / runs_dir}: No such file or directory" in caught.value.message
     assert names(tmp_path) == ["old"]
 
 
@@ -126,7 +126,7 @@ def test_a_directory_called_latest_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "directory here: it is not a directory"),
+    (lambda runs_dir: create_run(runs_dir, "one", specify(runs_dir)), "cannot create a run directory in .*: it is not a directory"),
     (
         lambda runs_dir: join_run(joined_spec(runs_dir), joined_spec(runs_dir).ranks[0]),
         "cannot create the run directory or write to it: Not a directory",
@@ -249,7 +249,7 @@ def test_an_older_record_can_be_read(tmp_path):
 ])  # fmt: skip
 def test_anything_else_is_unreadable(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
-    with pytest.raises(UnreadableError, match="not a run record"):
+    with pytest.raises(UnreadableError, match="not a valid run record"):
         read_recorded(RunDir(tmp_path))
 
 

@@ -43,6 +43,14 @@ def test_what_is_no_run_is_refused_with_those_there_are(runs_dir, reference):
     assert caught.value.hint.endswith("runs: 20260101-000000-a, again, 20260102-000000-b")
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("nigth", "night"), ("20260102-000000-nihgt", "20260102-000000-night")])
+def test_a_mistyped_name_gets_a_suggestion(runs_dir, typed, meant):
+    begin(runs_dir, "20260101-000000-day", "20260102-000000-night")
+    with pytest.raises(UnreadableError) as caught:
+        find_run(runs_dir, typed)
+    assert caught.value.hint == f"did you mean {meant}?"
+
+
 def told_by(runs_dir, reference):
     """Return the run's name and the notes about the choice that the user gets."""
     told = []
@@ -125,7 +133,7 @@ def test_what_several_runs_or_none_are_called_is_refused(runs_dir, reference):
 
 def test_an_empty_or_missing_directory_has_no_latest(tmp_path):
     for directory in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(UnreadableError, match="no latest run"):
+        with pytest.raises(UnreadableError, match="no readable run found"):
             find_run(directory, None)
 
 

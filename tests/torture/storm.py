@@ -330,7 +330,10 @@ class Weather:
         if report["exit_code"] not in allowed:
             self.wrong.append(f"report.json has exit code {report['exit_code']}, but only {sorted(allowed)} can be")
         # Once the report is written, SIGQUIT ends the launcher as it ends any program.
-        quit_late = code == 128 + signal.SIGQUIT and self._was_struck("launcher", frozenset({signal.SIGQUIT}))
+        has_quit = self._was_struck("launcher", frozenset({signal.SIGQUIT})) or any(
+            act.what == "stop --kill" for act in self.done
+        )
+        quit_late = code == 128 + signal.SIGQUIT and has_quit
         excused = self.storm.detaches or quit_late or self._was_struck("launcher", FATAL)
         if report["exit_code"] != code and not excused:
             self.wrong.append(f"report.json has exit code {report['exit_code']}, the launcher {code}")

@@ -389,7 +389,7 @@ def test_another_training_is_refused(directory, other, kind):
 
 @pytest.mark.parametrize(("setting", "differs"), [
     ("model.d_model=32", "model.d_model"), ("train.seed=2", "train.seed"), ("train.batch_size=7", "train.batch_size"),
-    ("data.target_length=9", "data.target_length"),
+    ("data.target_length=9", "data.target_length"), ("data.target_language=de", None),
     ("model.dropout=0", None), ("train.learning_rate=1", None), ("parallel.gradient_groups=3", None),
     ("train.precision=float32", "train.precision"),
 ])  # fmt: skip
@@ -397,6 +397,17 @@ def test_what_must_be_the_same(directory, setting, differs):
     index = read_index(directory / name_of(6))
     found = [name for name, *_ in differing_settings(index, dataclasses.asdict(settings_of(setting)))]
     assert found == ([] if differs is None else [differs])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "chosen", "differs"), [("de", "de", []), ("de", "", []), ("de", "en", ["data.target_language"])]
+)
+def test_languages_differ_only_if_both_are_known(directory, recorded, chosen, differs):
+    index = read_index(directory / name_of(6))
+    data = {**index.settings["data"], "target_language": recorded}
+    index = dataclasses.replace(index, settings={**index.settings, "data": data})
+    wanted = dataclasses.asdict(settings_of(f"data.target_language={chosen}"))
+    assert [name for name, *_ in differing_settings(index, wanted)] == differs
 
 
 @pytest.mark.parametrize(("setting", "differs"), [

@@ -26,7 +26,7 @@ def steps_due(config, *, last=12, validated=()):
 
 
 @pytest.mark.parametrize(("settings", "due"), [
-    ({}, []), ({"every_steps": 5}, [5, 10, 12]), ({"every_minutes": LONG}, [12]),
+    ({}, [12]), ({"enabled": False, "every_steps": 5}, []), ({"every_steps": 5}, [5, 10, 12]), ({"every_minutes": LONG}, [12]),
     ({"every_steps": 6, "every_minutes": LONG}, [6, 12]),
     ({"keep_best": True}, [4, 9, 12]),
     ({"every_steps": 5, "keep_best": True}, [4, 5, 9, 10, 12]),
@@ -65,7 +65,7 @@ def test_sigusr1_is_a_wish_that_one_checkpoint_fulfils():
 
 def test_without_checkpoints_signals_do_what_they_always_do():
     before = signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)
-    schedule = SaveSchedule(CheckpointConfig(), has_clock=True)
+    schedule = SaveSchedule(CheckpointConfig(enabled=False), has_clock=True)
     with schedule.on_demand(), schedule.ends_after_step():
         assert (signal.getsignal(signal.SIGUSR1), signal.getsignal(signal.SIGTERM)) == before
     assert schedule.after(3, schedule.votes(), is_last=True, validates=True) == Due()

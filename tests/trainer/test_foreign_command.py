@@ -96,7 +96,7 @@ def test_what_is_refused_has_its_code(tmp_path, own):
     done = ckpt(tmp_path, "import", "model.ckpt", "--format", "mindspore", "--like", own, "--output", "new")
     assert (done.returncode, done.stdout) == (2, "")
     assert "model.ckpt is not a MindSpore checkpoint" in done.stderr
-    for output, told in ((own, "already exists"), ("model.bin", "end with .ckpt")):
+    for output, told in ((own, "already exists"), ("model.bin", "ends with .ckpt")):
         done = ckpt(tmp_path, "export", own, "--format", "mindspore", "--output", output)
         assert (done.returncode, told in done.stderr) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.ckpt", "own"]

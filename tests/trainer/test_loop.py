@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import shutil
+import signal
 
 import pytest
 import torch
@@ -100,6 +101,7 @@ class Line(Program):
         return StepRecorder(path, 0, lambda recorder, step: None, self.model)
 
     def train_step(self, batch, learning_rate, votes):
+        self.on_sigterm = signal.getsignal(signal.SIGTERM)
         self.optimizer.zero_gradients()
         loss = (self.model(batch.samples) - 2 * batch.samples - 1).square().mean()
         if batch.step == self._broken_at:
@@ -131,8 +133,8 @@ class Line(Program):
         print(f"the slope is {float(weights['weight']):.2f}")
 
 
-def settings_of(*, every_steps=2, keep=4, keep_best=False, **train):
-    checkpoint = CheckpointConfig(every_steps=every_steps, keep=keep, keep_best=keep_best)
+def settings_of(*, enabled=True, every_steps=2, keep=4, keep_best=False, **train):
+    checkpoint = CheckpointConfig(enabled=enabled, every_steps=every_steps, keep=keep, keep_best=keep_best)
     config = {"epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, **train}
     return Settings(TrainConfig(**config), checkpoint)
 
@@ -388,7 +390,7 @@ def test_the_checkpoint_before_a_step_that_failed_is_set_aside(train, tmp_path, 
     (4, {}, ["step-2"]),  # before a checkpoint
     (6, {}, ["step-4", "step-2"]),  # before the last one and the model
     (3, {"validate_every": 3}, ["step-2"]),  # before a validation
-    (6, {"every_steps": 0}, []),  # without checkpoints
+    (6, {"enabled": False}, []),  # without checkpoints
 ])  # fmt: skip
 def test_weights_that_are_not_finite_are_never_kept(train, tmp_path, at, train_settings, kept):
     """Neither as a checkpoint nor as the model: the training fails, with the checkpoints of before."""
@@ -410,5 +412,28 @@ def test_a_checkpoint_whose_weights_are_not_finite_is_not_used(train, tmp_path, 
 
 def test_checkpoints_that_have_no_place_are_refused(train):
     settings = settings_of()
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="no checkpoint directory"):
         run(lambda: Line(settings), settings.checkpoint, Line(settings).world, Files())
+
+
+def test_a_run_without_checkpoint_settings_can_be_continued(train, tmp_path):
+    """It leaves its last step, and nothing else."""
+    train(settings_of(every_steps=0, steps=4))
+    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints")] == ["step-4"]
+    again, lines = train(settings_of(every_steps=0))
+    assert sum(line.startswith("epoch: ") for line in lines) == 2
+    whole, _ = train(settings_of(enabled=False), checkpoints="none")
+    assert not (tmp_path / "none").exists()
+    assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
+
+
+def test_without_a_place_for_checkpoints_a_run_that_did_not_ask_for_any_trains(train, tmp_path):
+    """A signal then ends it at once, as without checkpoints."""
+    (tmp_path / "file").touch()
+    before = signal.getsignal(signal.SIGTERM)
+    program, lines = train(settings_of(every_steps=0), checkpoints="file")
+    assert any(f"no checkpoints are saved: cannot write checkpoints to {tmp_path / 'file'}" in line for line in lines)
+    assert sum(line.startswith("epoch: ") for line in lines) == 6
+    assert program.on_sigterm == before
+    program, _ = train(settings_of(every_steps=0))
+    assert program.on_sigterm != before

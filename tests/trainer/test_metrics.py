@@ -356,7 +356,7 @@ def bleu_of(model, count):
     from launcher.trainer.saved import load_model
 
     network, settings, tokenizer = load_model(model)
-    pairs = read_pairs(find_splits(cached_sample(), "fr_en").valid)[:count]
+    pairs = read_pairs(find_splits([cached_sample()]).valid)[:count]
     found = Translator(network, tokenizer, settings.data).translate([source for source, _ in pairs], Search(beam=1))
     return bleu([each.text for each in found], [target for _, target in pairs]).score
 
@@ -381,7 +381,8 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
     steps = [each for each in metrics.steps if each.attempt == 1]
     assert (steps[0].step, steps[-1].step, metrics.strange) == (1, 300, 0)
     assert [each.step for each in metrics.validations if each.attempt == 1] == [200, 300]
-    assert [(each.attempt, each.step, each.saved) for each in metrics.saved] == [(1, 300, "model")]
+    saved = [(each.attempt, each.step, each.saved) for each in metrics.saved]
+    assert saved == [(1, 300, "checkpoint"), (1, 300, "model")]
     for tag, name in (("loss/train", "loss"), ("memory_bytes",) * 2, ("learning_rate",) * 2):
         assert scalars[tag] == [(each.step, pytest.approx(getattr(each, name), rel=1e-6)) for each in steps]
     assert [value for *_, value in scalars["bleu"]] == [pytest.approx(each.bleu) for each in metrics.validations]
@@ -397,4 +398,4 @@ def test_a_run_with_a_restart_from_its_start_to_its_end(tmp_path, train, shown, 
     assert first.ended_ns <= second.started_ns < second.ranks[0].first_step_ns < second.ended_ns <= told.ended_ns
     kinds = [mark.kind for mark in told.marks]
     busy = ("validation", "slow")  # of these there are several, or some where a rank gets little of the CPU
-    assert [kind for kind in kinds if kind not in busy] == ["failure", "stopping", "restart", "saved"]
+    assert [kind for kind in kinds if kind not in busy] == ["failure", "stopping", "restart", "saved", "saved"]

@@ -79,6 +79,17 @@ def test_a_model_that_does_not_record_how_text_was_normalised_gets_it_as_it_is(s
     assert not load_model(tmp_path / "model")[1].data.normalise
 
 
+def test_a_model_that_records_a_direction_gets_its_languages(session, tokenizer, tmp_path):
+    """As tlaunch 0.2 recorded them."""
+    saved(session, tokenizer, tmp_path)
+    config = tmp_path / "model" / "config.json"
+    content = json.loads(config.read_text())
+    del content["recipe"]["data"]["source_language"], content["recipe"]["data"]["target_language"]
+    content["recipe"]["data"]["direction"] = "en_fr"
+    config.write_text(json.dumps(content))
+    assert load_model(tmp_path / "model")[1].data.languages == ("en", "fr")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UnreadableError, match=r"model\.safetensors") as missing:
         load_model(tmp_path)

@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.resources import cache_dir
+from launcher.corpus.dataset import PairText
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.corpus import open_corpus, training_sentences
-from launcher.trainer.data.token_cache import find_tokens, text_at, tokens_name, write_tokens
+from launcher.trainer.data.token_cache import find_tokens, read_text, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import tokenize
 from launcher.trainer.model.transformer import END
@@ -57,13 +59,10 @@ def write_text(path, pairs):
 
 def obtain(path, tokenizer):
     """The pairs of the text, and the directory that they are kept in."""
-    text = text_at(path)
+    text = read_text(PairText(path))
     write_tokens(text, tokenizer)
-    stored = find_tokens(tokens_name(text.digest, tokenizer), path.parent)
-    [directory] = (
-        directory for directory in path.parent.glob("tokens-*") if directory.name == tokens_name(text.digest, tokenizer)
-    )
-    return stored, directory
+    name = tokens_name(text.digest, tokenizer)
+    return find_tokens(name), cache_dir() / name
 
 
 def times(directory):
@@ -82,7 +81,22 @@ def test_what_was_written_is_what_tokenizing_gives(path, tokenizer, monkeypatch,
     assert list(stored.index.target_counts) == pairs.target_counts(tokenizer.size).tolist()
     assert stored.index.target_counts[END] == len(PAIRS)
     assert sorted(file.name for file in directory.iterdir()) == ["bounds.bin", "ids.bin", "index.json"]
-    assert not [file for file in path.parent.iterdir() if file.name.startswith(".")]
+    assert not [file for file in directory.parent.iterdir() if file.name.startswith(".")]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_two_files_and_a_reversed_file_give_the_same_ids(path, tokenizer, tmp_path):
+    """Their digests differ, so that a training cannot resume in the other direction."""
+    turned = write_text(tmp_path / "turned.tsv", [pair[::-1] for pair in PAIRS])
+    for side, name in enumerate(("source", "target")):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    texts = [PairText(path), PairText(turned, is_reversed=True), PairText(tmp_path / "source", tmp_path / "target")]
+    read = list(map(read_text, texts))
+    for text in read:
+        write_tokens(text, tokenizer)
+        stored = find_tokens(tokens_name(text.digest, tokenizer))
+        assert list(stored.pairs(CONFIG)) == list(tokenize(PAIRS, tokenizer, CONFIG))
+    assert len({text.digest for text in (*read, read_text(PairText(turned)))}) == 4
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
@@ -135,14 +149,14 @@ def test_another_text_or_tokenizer_has_its_own_ids(path, tokenizer, change):
     assert first.is_dir()
 
 
-def test_a_text_that_has_just_changed_is_read_again(path):
+def test_a_text_that_has_just_changed_is_read_again(path, cache):
     """It may change once more within a tick of the clock, and look the same: no digest is kept of it."""
     path.touch()
-    text_at(path)
-    assert not list(path.parent.glob("digest-*"))
+    read_text(PairText(path))
+    assert not list(cache.glob("digest-*"))
     os.utime(path, (1e9, 1e9))
-    text_at(path)
-    assert len(list(path.parent.glob("digest-*"))) == 1
+    read_text(PairText(path))
+    assert len(list(cache.glob("digest-*"))) == 1
 
 
 DAMAGES = {
@@ -171,34 +185,31 @@ def test_what_is_damaged_is_written_anew(path, tokenizer, damage, capsys):
     assert line.startswith(f"{directory} is damaged and is rewritten: ")
 
 
-def test_without_leave_to_write_beside_the_text_the_cache_serves(path, tokenizer, cache, monkeypatch):
-    may = os.access
-    monkeypatch.setattr(os, "access", lambda where, mode: Path(where) != path.parent and may(where, mode))
-    text = text_at(path)
-    write_tokens(text, tokenizer)
-    assert [file.name for file in path.parent.iterdir()] == [path.name]
-    assert (cache / tokens_name(text.digest, tokenizer)).is_dir()
-    assert len(find_tokens(tokens_name(text.digest, tokenizer), path.parent).pairs(CONFIG)) == len(PAIRS)
+def test_a_cache_that_cannot_be_written_is_told(path, tokenizer, cache):
+    cache.touch()
+    with pytest.raises(UnreadableError, match=f"cannot use the cache directory {cache}: ") as told:
+        write_tokens(read_text(PairText(path)), tokenizer)
+    assert "TLAUNCH_CACHE_DIR" in told.value.hint
 
 
 def test_a_disk_without_room_is_told(path, tokenizer, monkeypatch):
-    monkeypatch.setattr(token_cache, "writable_dir", lambda _beside: Path("/dev/full"))
+    monkeypatch.setattr(token_cache, "writable_cache_dir", lambda: Path("/dev/full"))
     with pytest.raises(UnreadableError, match="cannot store the token ids"):
-        write_tokens(text_at(path), tokenizer)
+        write_tokens(read_text(PairText(path)), tokenizer)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a\tb\nno tab\n", ":2: 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "the file is empty")],
+    [("a\tb\nno tab\n", ":2: found 0 tabs"), ("\n".encode("utf-16"), "not UTF-8"), ("", "the file is empty")],
 )
-def test_a_malformed_text_leaves_nothing(path, tokenizer, content, message):
+def test_a_malformed_text_leaves_nothing(path, tokenizer, cache, content, message):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UnreadableError, match=message):
-        write_tokens(text_at(path), tokenizer)
-    assert not [file for file in path.parent.iterdir() if "tokens" in file.name]
+        write_tokens(read_text(PairText(path)), tokenizer)
+    assert not [file for file in cache.iterdir() if "tokens" in file.name]
 
 
-def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
+def test_of_two_processes_one_writes(path, tokenizer, tmp_path, cache):
     (tmp_path / "model").write_bytes(tokenizer.serialized)
     argv = [sys.executable, PROGRAM, path, tmp_path / "model"]
     both = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -211,7 +222,7 @@ def test_of_two_processes_one_writes(path, tokenizer, tmp_path):
     assert [process.returncode for process in both] == [0, 0]
     assert sorted(wrote for wrote, _ in said) == ["False", "True"]
     assert {count for _, count in said} == {str(len(PAIRS))}
-    assert sorted(file.name.partition("-")[0] for file in path.parent.iterdir()) == ["digest", "pairs.tsv", "tokens"]
+    assert sorted(file.name.partition("-")[0] for file in cache.iterdir()) == ["digest", "tokens"]
 
 
 def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
@@ -228,7 +239,7 @@ def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
 def corpus_of(path, *settings):
     chosen = transformer_settings("model.vocabulary_size=340", "train.batch_size=4", *settings)
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as world:
-        return open_corpus(chosen, world, path)
+        return open_corpus(chosen, world, [path])
 
 
 def test_empty_and_long_pairs_are_told(path):
@@ -242,6 +253,15 @@ def test_empty_and_long_pairs_are_told(path):
     assert f"of {len(corpus.train)} training pairs are cut to data.source_length = 6 and" in corpus.remarks[1]
 
 
+@pytest.mark.parametrize(("rows", "is_warned"), [(340, False), (2000, True)])
+def test_a_vocabulary_out_of_proportion_to_the_text_is_warned_of(path, rows, is_warned):
+    corpus = corpus_of(path, f"model.vocabulary_size={rows}")
+    warnings = [line for line in corpus.remarks if line.startswith("warning: ")]
+    assert [f"use --set model.vocabulary_size={corpus.tokenizer.size}" in line for line in warnings] == [
+        True
+    ] * is_warned
+
+
 def test_without_a_split_the_last_pairs_are_held_out(path):
     write_text(path, [*PAIRS, ("ÉÉÉ çà", "ÄÄÄ"), ("çà ÉÉÉ", "ÄÄÄ ß"), ("ÉÉÉ", "ÄÄÄ")])
     corpus = corpus_of(path, "data.target_length=2")
@@ -252,7 +272,7 @@ def test_without_a_split_the_last_pairs_are_held_out(path):
 
 
 @pytest.mark.parametrize(("pairs", "settings", "message"), [
-    (PAIRS[:1], (), "the only pair is held out"),
+    (PAIRS[:1], (), "the only sentence pair is held out"),
     (PAIRS[:4], (), "3 training pairs do not fill one batch of 4"),
     (PAIRS[:4], ("model.vocabulary_size=50",), "model.vocabulary_size = 50"),
 ])  # fmt: skip
@@ -263,7 +283,7 @@ def test_too_little_text_is_refused(path, pairs, settings, message):
 
 def test_the_tokenizer_of_a_huge_text_is_trained_on_a_part(path, monkeypatch, capsys):
     monkeypatch.setattr("launcher.trainer.data.corpus.MAX_TOKENIZER_PAIRS", 25)
-    assert list(training_sentences(path, holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
+    assert list(training_sentences(PairText(path), holds_out=True)) == [side for pair in PAIRS[:57:3] for side in pair]
     assert "one pair in 3 of the 57" in capsys.readouterr().out
 
 

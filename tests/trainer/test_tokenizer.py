@@ -38,9 +38,15 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused():
     assert "--set model.vocabulary_size" in error.value.hint
 
 
-def test_the_cache_is_keyed_by_content(tmp_path):
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TLAUNCH_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_the_cache_is_keyed_by_content(cache):
     def obtain(digest, vocabulary_size):
-        return obtain_tokenizer(lambda: SENTENCES, digest=digest, vocabulary_size=vocabulary_size, beside=tmp_path)
+        return obtain_tokenizer(lambda: SENTENCES, digest=digest, vocabulary_size=vocabulary_size)
 
     first, kept_at = obtain("a", 320)
     obtain("a", 321)
@@ -50,14 +56,15 @@ def test_the_cache_is_keyed_by_content(tmp_path):
     again, _ = obtain("a", 320)
     assert first == train_tokenizer(SENTENCES, 320)
     assert again == marked
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list(cache.iterdir())) == 3
 
 
 @pytest.mark.parametrize("size", [100, 0], ids=["cut", "empty"])
-def test_a_damaged_tokenizer_is_trained_again(size, tmp_path, capfd):
-    first, kept_at = obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path)
+@pytest.mark.usefixtures("cache")
+def test_a_damaged_tokenizer_is_trained_again(size, capfd):
+    first, kept_at = obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320)
     kept_at.write_bytes(first[:size])
-    assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320, beside=tmp_path) == (first, kept_at)
+    assert obtain_tokenizer(lambda: SENTENCES, digest="a", vocabulary_size=320) == (first, kept_at)
     assert kept_at.read_bytes() == first
     assert f"{kept_at} is damaged and is not used" in capfd.readouterr().out
 

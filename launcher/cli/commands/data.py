@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from launcher.cli.options.command_types import Group
 from launcher.cli.options.types import A_PATH, IntRange
 from launcher.cli.text.stdout import say
-
-if TYPE_CHECKING:
-    from launcher.corpus.corpus_files import Split
+from launcher.core.errors import UsageError
+from launcher.core.text import shell_words
 
 # \b stops click from rewrapping the lines below it
 PREPROCESS_EXAMPLE = """\b
 Example:
-  tlaunch data preprocess --fr newstest.fr.sgm --en newstest.en.sgm \\
-      --split test --output data/"""
+  tlaunch data preprocess --source train.de.gz --target train.en.gz \\
+      --output data/
+  tlaunch run --devices 2 --data data/"""
+REPLACED = {"--fr": "--source", "--en": "--target"}  # options of tlaunch 0.2
 SAMPLE_EXAMPLE = """\b
 Example:
   tlaunch data sample --output data/
@@ -30,15 +31,35 @@ def data() -> None:
     """Prepare sentence pairs and images for the trainer."""
 
 
-@data.command(epilog=PREPROCESS_EXAMPLE)
-@click.option("--fr", required=True, type=A_PATH, metavar="FILE", help="Text in French; another language also works.")
-@click.option("--en", required=True, type=A_PATH, metavar="FILE", help="Text in English; another language also works.")
+class _Preprocess(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Raise UsageError with the line to type if options of an earlier version are given."""
+        options = [word.partition("=") for word in args]
+        if old := [name for name, _, _ in options if name in REPLACED]:
+            words = ["".join((REPLACED.get(name, name), equals, value)) for name, equals, value in options]
+            raise UsageError(
+                f"{ctx.command_path} has no option {' and '.join(old)}",
+                hint=f"use `{ctx.command_path} {shell_words(words)}`",
+            )
+        return super().parse_args(ctx, args)
+
+
+@data.command(cls=_Preprocess, epilog=PREPROCESS_EXAMPLE)
+@click.option("--source", required=True, type=A_PATH, metavar="FILE", help="Text to translate from.")
+@click.option("--target", required=True, type=A_PATH, metavar="FILE", help="Translation of each sentence of --source.")
+@click.option(
+    "--source-language",
+    default="",
+    metavar="CODE",
+    help="Language of --source, such as de or zh-TW.  [default: from the name, as in train.de.gz]",
+)
+@click.option("--target-language", default="", metavar="CODE", help="Language of --target.  [default: from the name]")
 @click.option(
     "--split",
     type=click.Choice(["train", "valid", "test"]),
     default="train",
     show_default=True,
-    help="Split of the data set to write. Duplicate pairs are dropped only from the train split.",
+    help="Write this split of the data set. Duplicate pairs are dropped only from the train split.",
 )
 @click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
 @click.option(
@@ -49,16 +70,16 @@ def data() -> None:
     metavar="N",
     help="Drop sentence pairs with more than N words in either language.",
 )
-@click.option("--force", is_flag=True, help="Overwrite existing pair files.")
-def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int, force: bool) -> None:
-    """Convert a French and an English file into wmt14.fr_en.txt and wmt14.en_fr.txt.
+@click.option("--force", is_flag=True, help="Overwrite an existing pair file.")
+def preprocess(*, source_language: str, target_language: str, **options: Any) -> None:
+    """Convert a text and its translation into a file of sentence pairs, such as de_en.txt.
 
     The input is a pair of WMT .sgm files, matched by document and segment, or two plain text files, matched line by
-    line. Either file may be gzipped. The paths of the written files are printed to stdout, everything else to stderr.
+    line. Either file may be gzipped. The path of the written file is printed to stdout, everything else to stderr.
     """
     from launcher.corpus.preprocess import preprocess as run  # not needed for help
 
-    result = run(fr=fr, en=en, output=output, split=split, max_words=max_words, force=force)
+    result = run(languages=(source_language, target_language), **options)
     for warning in result.warnings:
         say(f"warning: {warning}")
     for sentence in result.missing:
@@ -66,7 +87,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     if (more := result.dropped.get("missing partner", 0) - len(result.missing)) > 0:
         say(f"dropped: ... and {more:,} more without a partner")
     say(str(result))
-    click.echo("\n".join(map(str, result.written)))
+    click.echo(str(result.written))
 
 
 @data.command(epilog=SAMPLE_EXAMPLE)
@@ -75,7 +96,7 @@ def preprocess(*, fr: Path, en: Path, split: Split, output: Path, max_words: int
     type=click.Choice(["transformer", "resnet50"]),
     default="transformer",
     show_default=True,
-    help="Bundled program to write data for.",
+    help="Write sample data for this bundled program.",
 )
 @click.option("-o", "--output", required=True, type=A_PATH, metavar="DIR", help="Output directory.")
 @click.option("--force", is_flag=True, help="Overwrite existing files.")

@@ -96,7 +96,7 @@ class _Exec(TakesCommand):
 @of_run.server_option
 @of_run.mindspore_option
 @of_run.master_port_option("derived from the job ID")
-@click.option("--no-log", is_flag=True, help="Do not write train.log. The engine handles stdout and stderr.")
+@click.option("--no-log", is_flag=True, help="Do not write train.log. Pass stdout and stderr to mpirun or srun.")
 @click.argument("command", nargs=-1, required=True, metavar="-- COMMAND [ARG]...", shell_complete=complete_files)
 def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
     """Become one rank of a job that mpirun or srun started.
@@ -107,8 +107,8 @@ def exec_rank(*, server: str | None, no_log: bool, **options: Any) -> int:
     rank = read_engine_rank(os.environ, os.getpid())
     if rank is None:
         raise UsageError(
-            "mpirun or srun did not start this process: OMPI_COMM_WORLD_RANK, PMI_RANK and PMIX_RANK are not set, and this "
-            "is not a Slurm step",
+            "mpirun or srun did not start this process: expected OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK or a Slurm step, "
+            "but found none",
             hint="use `mpirun -n N tlaunch exec ...` or `srun -n N tlaunch exec ...`; without mpirun and srun, use `tlaunch run`",
         )
     with reported_once(rank):
@@ -141,9 +141,7 @@ def _run_options(options: dict[str, Any], rank: EngineRank) -> RunOptions:
     if chosen.rank_table is not None or chosen.devices is not None:
         return chosen
     if rank.world_size is None:
-        raise UsageError(
-            f"{rank.engine} does not report how many ranks it started", hint="give --rank-table or --devices"
-        )
+        raise UsageError(f"{rank.engine} did not report the number of ranks", hint="give --rank-table or --devices")
     return replace(chosen, devices=rank.world_size)
 
 

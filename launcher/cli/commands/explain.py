@@ -36,6 +36,7 @@ from launcher.engines.leftover_variables import Conflict, Fate, conflicts
 from launcher.engines.variables import Origin, Variable
 from launcher.mesh.coordinates import coordinate_of
 from launcher.preload.masking import masked, masked_argv
+from launcher.program.program_files import DEFAULT_RECIPE
 from launcher.runs.record import free_name
 
 EPILOG = """\b
@@ -43,6 +44,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
+  tlaunch explain train.learning_rate
   tlaunch explain --settings --set train.steps=5 > settings.toml
 
 Origins: layout, rank table: derived from it; --env: set by that option; inherited: from your shell; tlaunch: any other
@@ -78,25 +80,32 @@ class Explained:
     "--settings",
     "of_settings",
     is_flag=True,
-    help="Show the settings of the bundled trainer in the format of a --config file. Comments name the source of "
-    "each setting, and the command that starts the same run.",
+    help="Show the bundled trainer's settings as a --config file. Comments give the source of each setting and a command "
+    "for the same run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def explain(
     context: click.Context, /, *, global_rank: int, everything: bool, of_settings: bool, as_json: bool, **options: Any
 ) -> None:
-    """Show where a rank's variables and the trainer's settings come from.
+    """Explain a rank's variables and the trainer's settings.
 
     The other options and COMMAND are as for `tlaunch run`. Nothing is started. The output has the variables that
-    tlaunch sets, and conflicting ones of other launchers. Secrets are masked.
+    tlaunch sets, and conflicting ones of other launchers. Secrets are masked. If COMMAND is only the name of a setting,
+    such as train.learning_rate, or of a section, such as train, the output has its meaning, default and values.
     """
-    if len(options["command"]) == 1 and re.fullmatch(r"RT\d{3}", code := options["command"][0]):
-        raise UsageError(f"`{code}` is a rank table code, not a program", hint=f"use `tlaunch table explain {code}`")
-    given = {"--rank": context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE, "--all": everything}
-    for name in filter(given.get, given if of_settings else ()):
+    is_rank_given = context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE
+    given = {"--rank": is_rank_given, "--all": everything, "--settings": of_settings}
+    if (text := _text_of_setting(options["command"], options["recipe"], as_json=as_json)) is not None:
+        for name in filter(given.get, given):
+            raise UsageError(
+                f"{options['command'][0]} is a setting, which cannot be combined with {name}", hint="leave it out"
+            )
+        write_out(text)
+        return
+    for name in filter(given.get, ("--rank", "--all") if of_settings else ()):
         raise UsageError(
-            f"--settings cannot be combined with {name}, which applies only to the environment variables of ranks"
+            f"--settings cannot be combined with {name}: {name} applies only to environment variables of ranks"
         )
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
     prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))
@@ -105,7 +114,7 @@ def explain(
     request, own_table = prepared.request, None
     if of_settings:
         if prepared.program.recipe is None:
-            raise UsageError("--settings is only for the bundled trainer: leave out --settings or your own COMMAND")
+            raise UsageError("--settings is only for the bundled trainer: remove --settings or COMMAND")
         # only --settings needs it
         from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
 
@@ -131,6 +140,22 @@ def explain(
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE, True
+
+
+def _text_of_setting(command: Sequence[str], recipe: str | None, *, as_json: bool) -> str | None:
+    """Return the text about the settings that COMMAND names, or None if it is a program."""
+    if len(command) != 1:
+        return None
+    (word,) = command
+    if re.fullmatch(r"RT\d{3}", word):
+        raise UsageError(f"`{word}` is a rank table code, not a program", hint=f"use `tlaunch table explain {word}`")
+    from launcher.cli.training import setting_text  # not needed for most programs
+
+    if (found := setting_text.settings_called(word, recipe)) is None:
+        return None
+    if recipe is None and len(found) > 1:
+        say(f"note: settings of {DEFAULT_RECIPE}; for another bundled program, add --recipe NAME")
+    return json_text(setting_text.as_json(found)) if as_json else "\n".join((*setting_text.lines_of(found), ""))
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:

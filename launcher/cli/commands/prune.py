@@ -99,7 +99,7 @@ def prune(
 
 
 def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, ...]) -> bool:
-    """Return whether to remove a run. If a finished run is selected but must be kept, report the reason."""
+    """Return True if a run should be removed. If a finished run is selected but must be kept, report the reason."""
     state = found.state
     if states and state.state.value not in states:
         return False
@@ -111,7 +111,7 @@ def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, .
 
 
 def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
-    """Return the chosen runs, except runs that a remaining run was resumed from. Print why these are kept."""
+    """Keep each chosen run that a remaining run was resumed from, and print the reason. Return the runs to remove."""
     while True:
         left = [each.root for each in found if each not in chosen]
         needed = continued_among([each.root for each in chosen], [*left, *others])

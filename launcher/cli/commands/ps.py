@@ -50,7 +50,7 @@ GIVING_WAY: tuple[tuple[str, int], ...] = (
 
 @click.command(epilog=EPILOG)
 @click.option("--all", "everything", is_flag=True, help="List finished runs too.")
-@click.option("--everywhere", is_flag=True, help="List the runs of other directories too.")
+@click.option("--everywhere", is_flag=True, help="Also list runs outside --runs-dir.")
 @json_option
 @runs_dir_option
 def ps(*, everything: bool, everywhere: bool, as_json: bool, runs_dir: Path) -> None:
@@ -100,7 +100,7 @@ def to_lines(states: list[RunState], width: int, screen: Screen = PLAIN, *, plac
 
 
 def _may_be_active(state: RunState) -> bool:
-    """Return whether a run may be active. A run that started before this machine's last boot is not active."""
+    """Return True if a run may be active. A run that started before this machine's last boot is not active."""
     return (
         state.state.going_on
         or (state.state.value == "unwatched" and state.lives)

@@ -47,7 +47,7 @@ missing.
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _COMMANDS = re.compile(r"-[a-z]*c")  # a shell's option before a command line
-PATHS = ("rank_table", "config", "data", "resume", "init_from")  # relative to the current directory
+PATHS = ("rank_table", "config", "data", "source", "target", "resume", "init_from")  # relative to the current directory
 
 
 class _Rerun(TakesCommand):
@@ -67,7 +67,7 @@ class _Rerun(TakesCommand):
 
 
 @click.command(cls=_Rerun, epilog=EPILOG, help=f"Repeat a run, optionally with changed options.\n\n{RUN_HELP}")
-@click.option("-y", "--yes", is_flag=True, help="Repeat runs of other users and directories without asking.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before repeating a run of another user or directory.")
 @click.option("--dry-run/--no-dry-run", help="Print the command line without running it.")
 @run_argument
 @click.pass_context
@@ -104,11 +104,11 @@ def rerun(
         say(f"as {run_dir.root.name}: {line}")
         if not again.command and again.resume is None and (saved := newest_checkpoint(run_dir)) is not None:
             run = as_argument(run_dir)
-            say(f"note: this starts over; `tlaunch rerun {run} --resume {run}` resumes from step {saved.step:,}")
+            say(f"note: this starts over; `tlaunch rerun {run} --resume {run}` resumes from step {saved[1].step:,}")
     try:
         os.chdir(cwd)
     except OSError as error:
-        raise UnreadableError(f"ranks cannot start in the recorded directory {cwd}: {error.strerror}") from error
+        raise UnreadableError(f"cannot start ranks in the run's original directory {cwd}: {error.strerror}") from error
     return start.run(again).exit_code
 
 
@@ -130,7 +130,7 @@ def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
     if not recorded.command:
         message = f"`{arguments[0]}` is not a program, and {name} ran the bundled trainer, which takes settings, not arguments"
-        raise UsageError(message, hint="change a setting with --set KEY=VALUE; KEY has no leading dashes")
+        raise UsageError(message, hint="change a setting with --set KEY=VALUE; write KEY without leading dashes")
     interpreter = recorded.command[0].rpartition("/")[2]
     if interpreter in SHELLS and any(_COMMANDS.fullmatch(word) for word in recorded.command[1:]):
         raise UsageError(

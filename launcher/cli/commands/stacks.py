@@ -61,7 +61,7 @@ class Seen:
 @click.command(epilog=EPILOG, help=f"Show the current Python stack of every rank.\n\n{LIVE_RUN_HELP}")
 @click.option("--rank", "ranks", metavar="LIST", help="Show only these ranks, for example 0,3-5.")
 @click.option(
-    "--full", is_flag=True, help="Show all frames. If ranks have equal stacks, show all threads of one of them."
+    "--full", is_flag=True, help="Show all frames, and one rank's threads for each group of identical stacks."
 )
 @json_option
 @active_run_argument
@@ -105,7 +105,7 @@ def parse_ranks(text: str) -> tuple[RankRange, ...]:
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
             raise UsageError(
-                f"--rank {text!r}: {part.strip()!r} is not a rank or a range", hint="use a list such as 0,3-5"
+                f"--rank {text!r}: {part.strip()!r} is not a rank or a range of ranks", hint="use a list such as 0,3-5"
             )
         ranges.append((int(first), int(last)))
     return tuple(ranges)
@@ -155,19 +155,19 @@ def _living(state: RunState, wanted: tuple[RankRange, ...] | None) -> dict[int, 
         and is_of_owner(look.process, state.owner, state.run_dir.train_log(look.global_rank))
     }
     if not living:
-        raise TlaunchError(f"{shown_name(state)} ({describe_run(state)}) has no live rank on this machine")
+        raise TlaunchError(f"{shown_name(state)} has no live rank on this machine ({describe_run(state)})")
     if wanted is None:
         return living
     chosen_ones = {rank: pid for rank, pid in living.items() if any(first <= rank <= last for first, last in wanted)}
     if not chosen_ones:
         raise TlaunchError(
-            f"none of the chosen ranks of {shown_name(state)} is alive; still alive: {rank_list(living)}"
+            f"none of the ranks in --rank is alive; live ranks of {shown_name(state)}: {rank_list(living)}"
         )
     return chosen_ones
 
 
 def _gathered(state: RunState, pids: Mapping[int, int]) -> Seen:
-    """Collect the stacks of these ranks. Raises TlaunchError if all of the ranks have ended."""
+    """Collect the stacks of the ranks in `pids`. Raises TlaunchError if all of these ranks have ended."""
     beats = {global_rank: read_heartbeat(state.run_dir.heartbeat(global_rank)) for global_rank in pids}
     targets = {global_rank: Target(pid, state.run_dir.stacks_log(global_rank)) for global_rank, pid in pids.items()}
     answers = gather(targets)

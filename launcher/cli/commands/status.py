@@ -75,7 +75,7 @@ class RankStatus:
     "--group/--each",
     "groups",
     default=None,
-    help="Show similar ranks in one row (--group), or each rank in its own row (--each).  [default: --group on a terminal with 16 ranks or more]",
+    help="Group similar ranks into one row (--group), or show one row per rank (--each).  [default: --group for 16 or more ranks on a terminal]",
 )
 @progress_regex_option
 @json_option

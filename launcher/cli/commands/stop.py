@@ -12,9 +12,9 @@ from launcher.cli.options.types import Seconds
 from launcher.cli.text.columns import counted
 from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.saved_text import going_on
-from launcher.cli.text.stdout import as_argument, say
+from launcher.cli.text.stdout import say
 from launcher.cli.text.verdict_text import rank_list
-from launcher.core.errors import EXIT_FAILURE, EXIT_HUNG, EXIT_OK, TlaunchError
+from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_TIMED_OUT, TlaunchError
 from launcher.core.text import shell_word
 from launcher.runs import ending
 from launcher.runs.ending import StopOutcome, Stopped
@@ -28,8 +28,8 @@ Examples:
   tlaunch stop --timeout 60 || tlaunch stop --kill
 
 tlaunch sends SIGTERM to the run's launcher, or to its agent if the launcher is gone. Every rank gets SIGTERM, and
-SIGKILL after the run's --grace seconds. So do ranks that outlived launcher and agent. With checkpoints, the bundled
-trainer saves one at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A
+SIGKILL after the run's --grace seconds. So do ranks that outlived launcher and agent. The bundled trainer saves a
+checkpoint at SIGTERM; `tlaunch stop` then prints the newest checkpoint and the command that resumes from it. A
 process is never signalled if it only reuses the PID of an ended one, or if it belongs to another user than the run.
 
 Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be stopped from here
@@ -40,7 +40,7 @@ WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "
 
 
 @click.command(epilog=STOP_EPILOG, help=f"Stop a run and wait until its processes have ended.\n\n{ONLY_RUN_HELP}")
-@click.option("--kill", is_flag=True, help="Send SIGKILL at once, without grace time.")
+@click.option("--kill", is_flag=True, help="Send SIGKILL immediately, without a grace period.")
 @click.option(
     "--timeout", type=Seconds(min=0), metavar="TIME", help="Stop waiting after this time.  [default: no limit]"
 )
@@ -51,12 +51,12 @@ def stop(*, run: str | None, kill: bool, timeout: float | None, runs_dir: Path) 
         stopped = ending.stop(RunStatusReader(run_dir), kill=kill, timeout_s=timeout)
     except PermissionError:
         raise TlaunchError(
-            f"{run_dir.root.name} belongs to another user, and only that user can stop it",
-            hint=f"to stop it as root, run `sudo tlaunch stop {shell_word(str(run_dir.root))}`",
+            f"{run_dir.root.name} belongs to another user, and only that user or root can stop it",
+            hint=f"to stop this run as root, use `sudo tlaunch stop {shell_word(str(run_dir.root))}`",
         ) from None
     say(_report(stopped, kill=kill))
     if stopped.outcome is StopOutcome.ENDED and stopped.state.state is not State.FINISHED:
-        for line in going_on(run_dir, as_argument(run_dir)):
+        for line in going_on(run_dir, stopped.state.ended_ns):
             say(line)
     return EXIT_FAILURE if stopped.outcome in {StopOutcome.STILL_ENDING, StopOutcome.OUT_OF_REACH} else EXIT_OK
 
@@ -114,7 +114,7 @@ def wait(*, run: str | None, timeout: float | None, runs_dir: Path) -> int:
             raise TlaunchError(f"cannot wait for {shown_name(state)}: it is {describe_run(state)}")
         if until_s is not None and time.monotonic() >= until_s:
             say(f"{shown_name(state)}: {describe_run(state)}")
-            return EXIT_HUNG
+            return EXIT_TIMED_OUT
         time.sleep(LOOK_S)
     say(f"{shown_name(state)}: {describe_run(state)}")
     return EXIT_FAILURE if state.exit_code is None else state.exit_code

@@ -13,7 +13,15 @@ import click
 
 from launcher.cli.options.chosen_run import RUN_HELP, chosen, json_option, run_argument
 from launcher.cli.text.columns import duration
-from launcher.cli.text.run_text import as_json, describe_run, described, not_exiting, self_reported_verdict, shown_name
+from launcher.cli.text.run_text import (
+    as_json,
+    culprit,
+    describe_run,
+    described,
+    not_exiting,
+    self_reported_verdict,
+    shown_name,
+)
 from launcher.cli.text.saved_text import how_to_resume
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
@@ -26,8 +34,10 @@ from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
 from launcher.logs.terminal import one_line, printable
-from launcher.runs.record import RankPlace, read_recorded
+from launcher.runs.progress import State
+from launcher.runs.record import RankPlace, read_fields, read_recorded
 from launcher.runs.status import RunState, look
+from launcher.runs.store import newest_first, run_at
 
 EPILOG = """\b
 Examples:
@@ -40,6 +50,7 @@ rank had failed or was missing. For a run of `tlaunch exec`, only failures that 
 
 Exit codes: 0, also if nothing failed; 2 wrong usage, or no such run.
 """
+LOOKED_AT = 20  # earlier runs
 
 
 @click.command(epilog=EPILOG, help=f"Show which rank failed first and why.\n\n{RUN_HELP}")
@@ -56,7 +67,8 @@ def why(*, run: str | None, as_json: bool, lost_server: bool, runs_dir: Path) ->
         write_out(json_text(_to_json(state)))
     else:
         screen = screen_of(sys.stdout)
-        write_out("".join(f"{screen.message(line)}\n" for line in to_lines(state, screen)))
+        lines = [*to_lines(state, screen), *(_failed_before(state) if run is None else ())]
+        write_out("".join(f"{screen.message(line)}\n" for line in lines))
 
 
 def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
@@ -92,8 +104,23 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     yield from _going_on(state)
 
 
+def _failed_before(state: RunState) -> Iterator[str]:
+    """If nothing failed in an active run, yield a line about the newest earlier run that failed."""
+    if not state.state.going_on or not_exiting(state) or any(_failed(attempt, state) for attempt in state.attempts):
+        return
+    runs_dir, name = state.run_dir.root.parent, state.run_dir.root.name
+    names = newest_first(runs_dir)
+    earlier = names[names.index(name) + 1 :][:LOOKED_AT] if name in names else ()
+    found = (look(run_at(runs_dir / each)) for each in earlier)
+    last = next((each for each in found if each.state in {State.FAILED, State.HUNG, State.LOST}), None)
+    if last is not None:
+        age = duration((state.looked_ns - (last.ended_ns or last.started_ns or state.looked_ns)) / 1e9)
+        why = f": {failure}" if (failure := culprit(last)) else ""
+        yield f"the earlier run {shown_name(last)} {last.state.value} {age} ago{why}; details: tlaunch why {as_argument(last.run_dir)}"
+
+
 def _going_on(state: RunState) -> Iterator[str]:
-    """Yield lines with the last state of a lost run, the reason for not restarting a run, and how to resume it."""
+    """Yield lines about a run: its last known state if it was lost, why it was not restarted, and how to resume it."""
     progress, is_lost = state.progress, state.state.value == "lost"
     if is_lost and progress.last_ns and state.exit_code is None:
         age = duration((state.looked_ns - progress.last_ns) / 1e9)
@@ -114,14 +141,15 @@ def _going_on(state: RunState) -> Iterator[str]:
 
 
 def _failed(attempt: Attempt, state: RunState) -> bool:
-    """Return whether an attempt failed. An attempt that ended because the run was stopped did not fail."""
+    """Return True if an attempt failed. An attempt that was stopped together with the run did not fail."""
     if attempt.verdict is None and not attempt.exits and state.progress.not_begun is not None:
         return False  # not all servers joined; nothing else is known
     return attempt.verdict is not None or attempt.cause in {Cause.FAILED, Cause.HUNG}
 
 
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen) -> Iterator[str]:
-    yield from render(verdict, _place(attempt, state), screen=screen)
+    stdin = read_fields(state.run_dir).get("stdin")
+    yield from render(verdict, _place(attempt, state), screen=screen, stdin=stdin)
     if verdict.culprit is not None:
         yield from _log(verdict.culprit, attempt.number, state, with_end=not shows_traceback(verdict))
 

@@ -1,40 +1,32 @@
-"""`tlaunch.launch`: `tlaunch run` for Python programs and notebooks.
-
-The launcher is a separate process, because it forks and handles signals, which is unsafe with a notebook's threads or an
-event loop. This process sends it the options, shows its output, and reads the result.
-"""
+"""`tlaunch.launch`: `tlaunch run` for Python programs and notebooks."""
 
 from __future__ import annotations
 
-import codecs
-import fcntl
-import json
+import inspect
 import os
 import reprlib
-import selectors
-import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 
-from launcher.cli.run_options import DEFAULT_JOIN_S, DEFAULT_LOST_S, EngineName, MindSporeWay, RunOptions
+from launcher.cli.launch.launch_result import FunctionResult, LaunchResult, RunFailedError, finished
+from launcher.cli.launch.run_handle import LauncherProcess, Run
+from launcher.cli.run_options import EngineName, MindSporeWay, RunOptions
 from launcher.core import errors
-from launcher.core.codec import encode
-from launcher.core.frozen import frozen
-from launcher.core.records import DEFAULT_GRACE_S, Console
-from launcher.core.resources import at_home, module_argv, usual_runs_dir
-from launcher.core.run_dir import RunDir
-from launcher.core.run_report import Attempt
-from launcher.core.verdict import Verdict
+from launcher.core.records import Console
+from launcher.core.resources import at_home, usual_runs_dir
 from launcher.engines.placement import Bind
-from launcher.runs.status import look
 
-CHILD = "launcher.cli.launch_process"
-CHUNK_BYTES = 1 << 16
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from launcher.cli.launch.function_call import FunctionCall
+
+__all__ = ["FunctionResult", "LaunchResult", "Run", "RunFailedError", "launch"]
+
+T = TypeVar("T")
 # Keywords that are lists of strings or paths, each with an example for the hint.
 LISTS = {
     "command": "['python', 'train.py']",
@@ -46,83 +38,179 @@ LISTS = {
 }
 
 
-@frozen
-class LaunchResult:
-    """The result of a run."""
+class LaunchOptions(TypedDict, total=False):
+    """The keywords of `launch` that are options of `tlaunch run`."""
 
-    exit_code: int  # as of `tlaunch run`: 0 if all ranks succeeded
-    run_dir: Path  # contains a log for each rank
-    verdict: Verdict | None  # which rank failed first and why; None if no rank failed
-    attempts: tuple[Attempt, ...]  # oldest first; more than one after restarts
+    rank_table: str | os.PathLike[str] | None
+    devices: int | None
+    chip: str | None
+    dp: int | None
+    mp: int
+    pp: int
+    micro_batches: int | None
+    allow_idle_devices: bool
+    elastic: bool
+    exclude: Sequence[str]
+    recipe: str | None
+    config: str | None
+    settings: Sequence[str]
+    data: str | os.PathLike[str] | None
+    source: str | os.PathLike[str] | None
+    target: str | os.PathLike[str] | None
+    resume: str | os.PathLike[str] | None
+    init_from: str | os.PathLike[str] | None
+    save_strategy: bool
+    profile: bool
+    runs_dir: str | os.PathLike[str] | None
+    name: str | None
+    env: Mapping[str, str] | None
+    master_port: int | None
+    grace: float
+    max_restarts: int
+    hang_timeout: float | None
+    timeout: float | None
+    preload: Sequence[str] | None
+    no_preload: bool
+    mindspore: MindSporeWay
+    forward_signals: Sequence[str]
+    bind: Bind
+    engine: EngineName | None
+    engine_options: Sequence[str]
+    mpi_ranks: bool | None
+    server: str | None
+    join_timeout: float
+    lost_after: float
+    allow_different_program: bool
+    coordinator_port: int | None
+    console: Console | Sequence[int]
+    progress_regex: str | None
 
 
+_DEFAULTS = {name: getattr(RunOptions, name) for name in LaunchOptions.__annotations__} | {
+    "runs_dir": None,  # these have other types than in RunOptions
+    "env": None,
+    "forward_signals": ("USR1", "USR2"),
+}
+
+
+@overload
 def launch(
-    command: Sequence[str] = (),
+    function: Callable[..., T],
+    /,
     *,
-    rank_table: str | os.PathLike[str] | None = None,
-    devices: int | None = None,
-    chip: str | None = None,
-    dp: int | None = None,
-    mp: int = 1,
-    pp: int = 1,
-    micro_batches: int | None = None,
-    allow_idle_devices: bool = False,
-    elastic: bool = False,
-    exclude: Sequence[str] = (),
-    recipe: str | None = None,
-    config: str | None = None,
-    settings: Sequence[str] = (),
-    data: str | os.PathLike[str] | None = None,
-    resume: str | os.PathLike[str] | None = None,
-    init_from: str | os.PathLike[str] | None = None,
-    save_strategy: bool = False,
-    profile: bool = False,
-    runs_dir: str | os.PathLike[str] | None = None,
-    name: str | None = None,
-    env: Mapping[str, str] | None = None,
-    master_port: int | None = None,
-    grace: float = DEFAULT_GRACE_S,
-    max_restarts: int = 0,
-    hang_timeout: float | None = None,
-    preload: Sequence[str] | None = None,
-    no_preload: bool = False,
-    mindspore: MindSporeWay = "auto",
-    forward_signals: Sequence[str] = ("USR1", "USR2"),
-    bind: Bind = "auto",
-    engine: EngineName | None = None,
-    engine_options: Sequence[str] = (),
-    mpi_ranks: bool | None = None,
-    server: str | None = None,
-    join_timeout: float = DEFAULT_JOIN_S,
-    lost_after: float = DEFAULT_LOST_S,
-    allow_different_program: bool = False,
-    coordinator_port: int | None = None,
-    console: Console = "rank0",
-    progress_regex: str | None = None,
-) -> LaunchResult:
+    args: Sequence[Any] = ...,
+    kwargs: Mapping[str, Any] | None = ...,
+    check: bool = ...,
+    wait: Literal[True] = ...,
+    **options: Unpack[LaunchOptions],
+) -> FunctionResult[T]: ...
+@overload
+def launch(
+    function: Callable[..., T],
+    /,
+    *,
+    args: Sequence[Any] = ...,
+    kwargs: Mapping[str, Any] | None = ...,
+    check: bool = ...,
+    wait: Literal[False],
+    **options: Unpack[LaunchOptions],
+) -> Run[FunctionResult[T]]: ...
+@overload
+def launch(
+    command: Sequence[str] = ..., *, check: bool = ..., wait: Literal[True] = ..., **options: Unpack[LaunchOptions]
+) -> LaunchResult: ...
+@overload
+def launch(
+    command: Sequence[str] = ..., *, check: bool = ..., wait: Literal[False], **options: Unpack[LaunchOptions]
+) -> Run[LaunchResult]: ...
+def launch(
+    command: Sequence[str] | Callable[..., Any] = (),
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    check: bool | None = None,
+    wait: bool = True,
+    **options: Unpack[LaunchOptions],
+) -> LaunchResult | Run[Any]:
     """Start a run as `tlaunch run` does, wait for it to end, and return its result.
 
-    `command` is a list of arguments; without it, the bundled Transformer is trained. Each keyword is the option of the
-    same name (see `tlaunch run --help`). `env` maps names to values, sizes are in bytes, and times are in seconds.
+    `command` is a list of arguments, or a function that every rank calls with `args` and `kwargs`. Without it, the
+    bundled Transformer is trained. Each other keyword is the option of the same name (see `tlaunch run --help`). `env`
+    maps names to values, sizes are in bytes, and times are in seconds.
 
-    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. Output that these
-    streams do not accept is dropped.
+    The result of a function has `return_values`, by rank. If ranks fail, the exception of the rank that failed first is
+    raised, with a RunFailedError as its `__cause__`. If the exception cannot be pickled, or the rank did not raise one,
+    the RunFailedError is raised. `check=False` returns the result instead. For commands, `check=True` raises
+    RunFailedError:
+
+        >>> result = tlaunch.launch(train, args=(0.1,), devices=4)  # doctest: +SKIP
+        >>> result.return_values[0]  # doctest: +SKIP
+        >>> tlaunch.launch(["python", "train.py", "--epochs", "3"], devices=4, check=True)  # doctest: +SKIP
+
+    With `wait=False`, a Run is returned as soon as the run begins. It has `status()`, `logs(rank)`, `stop()`, `wait()`
+    and `run_dir`.
+
+    The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. `console` may be a
+    list of ranks. Output that these streams do not accept is dropped.
 
     In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
     at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.
 
     In an event loop, use `await asyncio.to_thread(tlaunch.launch, ...)`. Only `tlaunch stop` ends such a run early.
 
-    Failing ranks do not raise an exception; check the exit code:
-
-        >>> result = tlaunch.launch(["python", "train.py", "--epochs", "3"], devices=4)  # doctest: +SKIP
-        >>> if result.exit_code:  # doctest: +SKIP
-        ...     print(result.verdict.reason, result.run_dir / "device0" / "train.log")
-
     Raises:
-        TlaunchError: the options, rank table, layout or program are invalid; nothing was started.
+        TlaunchError: the options, rank table, layout, program or function are invalid; nothing was started.
+        RunFailedError: see above. It is a TlaunchError, too.
     """
-    return _result(_run_apart(_options(dict(locals()))))  # every parameter is a field of RunOptions
+    __tracebackhide__ = True  # IPython and pytest leave this frame out of tracebacks
+    if getattr(sys.modules.get("__main__"), "tlaunch_is_loading", False):  # launcher/preload/call_function.py
+        hint = "call tlaunch.launch below `if __name__ == '__main__':`"
+        raise errors.UsageError("a rank imports this module, which calls tlaunch.launch at its top level", hint=hint)
+    if unknown := options.keys() - LaunchOptions.__annotations__.keys():
+        raise TypeError(f"launch() got an unexpected keyword argument {min(unknown)!r}")
+    if not callable(command) and (args or kwargs):
+        hint = "add arguments of a program to the list: launch(['python', 'train.py', '--epochs', '3'])"
+        raise errors.UsageError("args and kwargs are only for functions", hint=hint)
+    run_options = _options({**_DEFAULTS, **options, "command": () if callable(command) else command})
+    call: FunctionCall | None = None
+    if callable(command):
+        from launcher.cli.launch.function_call import FunctionCall  # only for functions
+
+        call = FunctionCall(command, args, kwargs or {})
+        run_options = call.options(run_options)
+    launcher = LauncherProcess(run_options)
+    work = partial(_run, launcher, call, check=call is not None if check is None else check)
+    return work() if wait else Run(launcher, work)
+
+
+def _signature() -> inspect.Signature:
+    """Return the signature of `launch` with all keywords and their defaults, for `help`."""
+    *own, _options = inspect.signature(launch).parameters.values()
+    annotations = {name: annotation.__forward_arg__ for name, annotation in LaunchOptions.__annotations__.items()}
+    return inspect.Signature(
+        [
+            *own,
+            *(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[name], annotation=annotation)
+                for name, annotation in annotations.items()
+            ),
+        ]
+    )
+
+
+launch.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _run(
+    launcher: LauncherProcess, call: FunctionCall | None, begin_fd: int | None = None, *, check: bool
+) -> LaunchResult:
+    """Run the launcher, and return the result of the run or raise its error."""
+    __tracebackhide__ = True
+    try:
+        return finished(launcher.run(begin_fd), call, check=check)
+    finally:
+        if call is not None:
+            call.close()
 
 
 def _options(given: dict[str, Any]) -> RunOptions:
@@ -130,7 +218,9 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
-    for name in ("rank_table", "data", "resume", "init_from", "runs_dir"):
+    if not isinstance(given["console"], str | int):
+        given["console"] = ",".join(map(str, given["console"]))
+    for name in ("rank_table", "data", "source", "target", "resume", "init_from", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))
             given[name] = path if name in {"resume", "init_from"} else Path(path)
@@ -142,24 +232,11 @@ def _options(given: dict[str, Any]) -> RunOptions:
     return RunOptions(**given)
 
 
-def _result(answer: Mapping[str, Any]) -> LaunchResult:
-    """Convert the launcher process's answer to a result, or raise the TlaunchError that it contains."""
-    if reported := answer.get("error"):
-        error: errors.TlaunchError = getattr(errors, reported["kind"])(reported["message"], hint=reported["hint"])
-        error.exit_code, error.has_lines = reported["exit_code"], reported["has_lines"]
-        raise error
-    state = look(RunDir(Path(answer["run_dir"])))
-    return LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
-
-
 def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
     """Convert a list of strings and paths to strings.
 
-    Raises UsageError if the value is a single string, a function, or contains other types.
+    Raises UsageError if the value is a single string, or contains other types.
     """
-    if callable(given):
-        hint = "put the function into a script that every rank runs: launch(['python', 'train.py'], ...)"
-        raise errors.UsageError(f"{name} is a function, but each rank runs a program in its own process", hint=hint)
     if isinstance(given, str | bytes):
         raise errors.UsageError(f"{name} is a string, not a list of strings", hint=f"write {name}={example}")
     texts = tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in given)
@@ -170,84 +247,11 @@ def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Convert a mapping of variables to values of `--env`. Raises UsageError if a name or value is invalid."""
+    """Convert environment variables to values for `--env`. Raises UsageError if a name or value is invalid."""
     hint = "write env={'NCCL_DEBUG': 'INFO'}"
     for name, value in env.items():
         if not isinstance(name, str) or "=" in name:  # not shown: the text after = may be a secret
-            raise errors.UsageError("env: the name of a variable is not a string, or contains `=`", hint=hint)
+            raise errors.UsageError("env: a variable name is not a string, or contains `=`", hint=hint)
         if not isinstance(value, str):
             raise errors.UsageError(f"env: the value of {name} is not a string", hint=hint)
     return tuple(f"{name}={value}" for name, value in env.items())
-
-
-def _run_apart(options: RunOptions) -> dict[str, Any]:
-    """Run the launcher in a child process, and return the outcome or the error that it reports."""
-    with (
-        tempfile.TemporaryFile() as file,
-        # If stdin, stdout or stderr is closed, the file may have its descriptor, which a child cannot inherit.
-        os.fdopen(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3), "rb") as answer,
-        subprocess.Popen(
-            module_argv(CHILD, str(os.getpid()), str(answer.fileno())),
-            stdin=subprocess.PIPE,
-            stdout=_output(sys.stdout, sys.__stdout__),
-            stderr=_output(sys.stderr, sys.__stderr__),
-            pass_fds=(answer.fileno(),),
-            start_new_session=True,  # only this process gets the terminal's Ctrl-C, and forwards it once
-        ) as process,
-    ):
-        try:
-            assert process.stdin is not None
-            with suppress(BrokenPipeError), process.stdin as stdin:
-                stdin.write(json.dumps(encode(options)).encode())
-            interrupted = _attend(process)
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-        if interrupted:
-            raise KeyboardInterrupt
-        answer.seek(0)
-        if content := answer.read():
-            answered: dict[str, Any] = json.loads(content)
-            return answered
-    code = errors.exit_code_of(process.returncode)
-    raise errors.TlaunchError(f"the launcher process ended with exit code {code} and reported no error")
-
-
-def _output(stream: TextIO | None, original: TextIO | None) -> int | None:
-    """Return the `stdout` or `stderr` argument of Popen for a stream of this process."""
-    if stream is None:  # a program without a console
-        return subprocess.DEVNULL
-    with suppress(OSError, ValueError):  # the reader has closed
-        stream.flush()
-    # On a real stdout or stderr, the launcher draws its status line itself; a notebook gets text through a pipe.
-    return None if stream is original else subprocess.PIPE
-
-
-def _attend(process: subprocess.Popen[bytes]) -> bool:
-    """Show the output of the launcher process until it ends, and return whether Ctrl-C was pressed."""
-    interrupted = False
-    with selectors.DefaultSelector() as selector:
-        for name in ("stdout", "stderr"):
-            if (pipe := getattr(process, name)) is not None:
-                decoder = codecs.getincrementaldecoder("utf-8")("replace")
-                selector.register(pipe, selectors.EVENT_READ, (name, decoder))
-        while True:
-            try:
-                while selector.get_map():
-                    for key, _ in selector.select():
-                        name, decoder = key.data
-                        chunk = os.read(key.fd, CHUNK_BYTES)
-                        stream = getattr(sys, name)  # a notebook or `redirect_stdout` may replace it at any time
-                        text = decoder.decode(chunk, final=not chunk)
-                        with suppress(OSError, ValueError):  # the run continues without a reader
-                            if stream is not None:
-                                print(text, end="", file=stream, flush=True)
-                        if not chunk:
-                            selector.unregister(key.fd)
-                process.wait()
-            except KeyboardInterrupt:  # noqa: PERF203 - keep waiting
-                interrupted = True
-                process.send_signal(signal.SIGINT)
-            else:
-                return interrupted

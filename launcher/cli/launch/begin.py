@@ -12,7 +12,7 @@ from launcher.cli.launch.detach import Announcing, Detached
 from launcher.cli.launch.prepare import Prepared
 from launcher.cli.launch.recorded import to_record
 from launcher.cli.run_options import RunOptions
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, time_limit
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.style import screen_of
 from launcher.core.frozen import frozen
@@ -41,9 +41,16 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
         return assemble(request, name=name, master_port=master_port)
 
     spec = create_run(request.runs_dir, prepared.timed_name, specify, prepared.files, options)
-    register(spec.run_dir.parent)
-    say_notes(prepared, spec)
+    announce(prepared, spec)
     return spec
+
+
+def announce(prepared: Prepared, spec: RunSpec) -> None:
+    """Register and report the directory of a run that begins, and print notes about the run."""
+    register(spec.run_dir.parent)
+    if prepared.on_begin is not None:
+        prepared.on_begin(spec.run_dir)
+    say_notes(prepared, spec)
 
 
 def say_notes(prepared: Prepared, spec: RunSpec) -> None:
@@ -85,7 +92,7 @@ def attendance(
         offers = server_index is None and screen.columns is not None and not quiet
         return chain(
             summary.render(console.progress, spec, console.shown_dir, server_index, screen),
-            summary.next_commands(console.progress, RunDir(spec.run_dir), screen) if offers else (),
+            summary.next_commands(console.progress, spec, screen) if offers else (),
         )
 
     def attend() -> LaunchOutcome:
@@ -99,8 +106,8 @@ def attendance(
 # --- for --verbose ---
 
 
-def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
-    """Yield a line for each decision about a run, such as its devices, layout and port."""
+def outline(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
+    """Yield lines with the devices, layout and program of a run."""
     request, options, used = prepared.request, prepared.options, prepared.used
     source = "--devices" if options.devices is not None else "default"
     if request.cluster.source is not None:
@@ -111,6 +118,12 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     yield f"layout: {spec.layout} micro_batches={spec.layout.micro_batches} ({given})"
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
     yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"
+
+
+def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
+    """Yield a line for each decision about a run, such as its devices, layout and port."""
+    options = prepared.options
+    yield from outline(prepared, spec)
     yield f"preloading: {_preloading(prepared)}"
     first, rules = spec.ranks[0].cpus, spec.supervision
     cores = "not bound" if first is None else f"{ranges(first)} for rank 0, separate cores for each rank"
@@ -120,7 +133,8 @@ def decided(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
     restarts = f"at most {counted(rules.max_restarts, 'restart')}" if rules.max_restarts else "no restarts"
     limit_s = rules.hang_timeout_s
     hung = "no hang timeout" if limit_s is None else f"hung after {limit_s:g} s without progress"
-    yield f"failures: {restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL"
+    ends = "" if rules.time_limit_s is None else f", {time_limit(rules.time_limit_s)}"
+    yield f"failures: {restarts}, {hung}, {rules.grace_s:g} s between SIGTERM and SIGKILL{ends}"
     yield f"run directory: {spec.run_dir}"
 
 

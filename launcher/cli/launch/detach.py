@@ -107,7 +107,7 @@ class Detached:
 
 
 class Announcing:
-    """Forwards everything to another observer, and reports the start of the run at the first event."""
+    """An observer that forwards all calls to another observer, and reports the start of the run at the first event."""
 
     def __init__(self, observer: Observer, detached: Detached) -> None:
         self._observer = observer

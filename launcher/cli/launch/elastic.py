@@ -13,7 +13,7 @@ from launcher.mesh.layouts import elastic_layouts
 
 
 def elastic_of(exclude: Sequence[str], cluster: Cluster, layout: Layout, fits: Callable[[Layout], bool]) -> Elastic:
-    """Return the devices that the run may use, and its layout for each number of devices.
+    """Return the devices that the run may use, and the layout to use for each number of devices.
 
     Raises UsageError if --exclude does not name a device, and RefusedLayoutError if no layout fits the other devices.
     """
@@ -37,12 +37,12 @@ def _excluded(name: str, servers: Sequence[Server]) -> frozenset[int]:
     except UsageError as error:
         if "," in name:
             once_each = " ".join(f"--exclude {shell_word(each)}" for each in name.split(",") if each)
-            raise UsageError(error.message, hint=f"repeat the option for each device: {once_each}") from None
+            raise UsageError(error.message, hint=f"repeat --exclude for each device: {once_each}") from None
         raise
 
 
 def notes_of_first(elastic: Elastic, layout: Layout, servers: Sequence[Server]) -> Iterator[str]:
-    """Yield a line about the first attempt if no device is excluded. Otherwise, the console prints the line."""
+    """If the first attempt uses all devices, yield a line about it. Otherwise, the console prints this line."""
     from launcher.cli.text.membership_text import attempt_text  # only for elastic runs
 
     allotment = _first(elastic, len(servers))
@@ -69,7 +69,7 @@ def _first(elastic: Elastic, server_count: int) -> DeviceAssignment | None:
 def attempt_spec(
     request: Request, table_format: str, allotment: DeviceAssignment, number: int, *, name: str, master_port: int
 ) -> tuple[RunSpec, Mapping[str, str]]:
-    """Return the spec of an attempt, and a file with a rank table of the attempt's devices."""
+    """Return the spec of an attempt, and the name and text of a file with the rank table of the attempt's devices."""
     spec = assemble_attempt(request, allotment, number, name=name, master_port=master_port)
     if request.cluster.source is None:
         return spec, {}
@@ -78,7 +78,7 @@ def attempt_spec(
 
 
 def table_of_part(part: Cluster, table_format: str) -> str:
-    """Return a rank table of some devices. It has the original table's format if tlaunch can write that."""
+    """Return a rank table for part of the devices, in the original table's format if tlaunch can write this format."""
     from launcher.rank_table.convert import convert_cluster, rewritten_format  # most runs use every device
 
     return convert_cluster(part, rewritten_format(table_format)).text

@@ -49,7 +49,7 @@ def engine_for(
     *,
     mpi_ranks: bool = False,
 ) -> Callable[[Path], EngineCommand]:
-    """Return a function that builds the command to start all agents. The function takes a directory for files.
+    """Return a function that builds the command to start all agents. Its argument is a directory for files.
 
     May run the engine to find its version. With `mpi_ranks`, the engine starts a process for each rank, and one of
     these processes on each server also becomes the agent. Raises a TlaunchError if the engine is not installed, or
@@ -87,7 +87,7 @@ def _refuse_several() -> None:
     if task is not None and (task.world_size or 1) > 1:
         with reported_once(task):
             raise UsageError(
-                f"srun started this command {task.world_size} times; each copy would launch the whole job",
+                f"srun started {task.world_size} copies of this command, and each copy would launch the whole job",
                 hint="run this command without srun, or with `srun --ntasks=1 --overlap`; to start each rank with srun, use `tlaunch exec`",
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -17,8 +17,9 @@ from launcher.core import env
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.machine.interfaces import names_of
-from launcher.core.machine.proc import davinci_ids
-from launcher.core.records import Cluster, Elastic, Layout, Supervision
+from launcher.core.machine.proc import davinci_ids, in_background
+from launcher.core.records import CONSOLES, Cluster, Elastic, Layout, Supervision
+from launcher.core.text import ranges
 from launcher.engines.assemble import OWN_TABLE, Request, servers_with_agents, used_cluster, wants_own_table
 from launcher.engines.placement import read_machine
 from launcher.logs.terminal import escaped
@@ -43,10 +44,11 @@ class Prepared:
     request: Request
     files: Mapping[str, str]  # name: text, for the run directory
     notes: tuple[str, ...] = ()  # printed before the run starts
+    on_begin: Callable[[Path], None] | None = None  # called with the run directory, before any rank starts
 
     @property
     def used(self) -> Cluster:
-        """The servers and devices that ranks run on, or that they may run on in an elastic run."""
+        """The servers and devices that run ranks, or that may run ranks in a later attempt of an elastic run."""
         return servers_with_agents(self.request.cluster, self.request.layout, self.request.supervision)
 
     @property
@@ -95,7 +97,8 @@ def prepare(
     )
     used = used_cluster(cluster, layout.world_size)
     program, layout = _program(options, layout, {**inherited, **variables}, needs_data=needs_data)
-    fault = None if program.recipe and options.dry_run else fault_of(program, has_stdin=engine is not None)
+    has_stdin = engine is not None or (options.stdin is not None and layout.world_size == 1)
+    fault = None if program.recipe and options.dry_run else fault_of(program, has_stdin=has_stdin)
     if fault is not None and (elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1)):
         raise fault
     request = _request(options, cluster, layout, program, variables=variables, inherited=inherited, engine=engine)
@@ -152,12 +155,13 @@ def _request(
             grace_s=options.grace,
             max_restarts=options.max_restarts,
             hang_timeout_s=options.hang_timeout,
+            time_limit_s=options.timeout,
             forward_signals=signal_numbers(options.forward_signals),
             preload=None if mpi_ranks or options.no_preload else program.preload(options.preload),
             elastic=elastic,
             scheduler=scheduler,
         ),
-        console="none" if options.quiet and options.console == "rank0" else options.console,
+        console=_console(options, layout.world_size),
         user_env=variables,
         inherited_env=inherited,
         machine=read_machine(),
@@ -166,11 +170,43 @@ def _request(
         mpi_ranks=mpi_ranks,
         continues=program.continues,
         progress_regex=options.progress_regex,
+        stdin=options.stdin,
     )
 
 
+def _console(options: RunOptions, rank_count: int) -> str:
+    """Return the output that the console shows. Raises UsageError if the run lacks a rank of --stdin or --console."""
+    ranks = range(rank_count)
+    if options.stdin is not None:
+        if options.stdin not in ranks:
+            raise UsageError(f"--stdin {options.stdin}: the run has no such rank", hint=f"choose from {ranges(ranks)}")
+        return str(options.stdin)
+    if options.quiet and options.console == "rank0":
+        return "none"
+    if options.console not in CONSOLES:
+        from launcher.logs.select import ranks_of  # rarely needed
+
+        try:
+            ranks_of(options.console, ranks)
+        except UsageError as error:
+            raise UsageError(f"--console: {error.message}", hint=error.hint) from None
+    return options.console
+
+
+def check_stdin(prepared: Prepared) -> None:
+    """Raise UsageError if no rank on this machine could read standard input as --stdin requires."""
+    count = len(prepared.used.servers)
+    if count > 1:
+        raise UsageError(
+            f"--stdin cannot be combined with several servers, but this run uses {count}",
+            hint=f"use --devices {prepared.request.layout.world_size} to run all ranks on this machine",
+        )
+    if in_background(0):
+        raise UsageError("--stdin reads the terminal, but this command is in the background", hint="leave out `&`")
+
+
 def _mpi_ranks(options: RunOptions, program: Program) -> bool | None:
-    """Return whether mpirun or srun must start a process for each rank, or None if it is unknown."""
+    """Return True if mpirun or srun must start a process for each rank, or None if this is unknown."""
     if not options.by_engine or options.mpi_ranks is not None:
         return bool(options.mpi_ranks)
     return False if options.preload is not None else program.uses_mpi
@@ -190,7 +226,7 @@ def _scheduler(
     if way == "cluster" and given:
         raise UsageError(
             f"--env {given[0]} cannot be combined with --mindspore cluster: tlaunch sets this variable itself",
-            hint="leave the variable out, or use --mindspore off and start a scheduler yourself",
+            hint="remove the variable, or use --mindspore off and start the MindSpore scheduler yourself",
         )
     if way == "cluster" and program.recipe is not None:
         raise UsageError(
@@ -234,7 +270,7 @@ def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, sta
         yield from _notes_of_mindspore(prepared)
     if elastic is not None and elastic.excluded:
         yield from notes_of_first(elastic, layout, request.cluster.servers)
-    if starts_here and str(options.rank_table) not in STDIN_FILES:
+    if starts_here and options.stdin is None and str(options.rank_table) not in STDIN_FILES:
         yield from stdin_notes()
     unasked = options.devices is None and options.rank_table is None  # one rank by default
     if (layout.world_size > 1 or unasked) and (within := program.launcher_within) is not None:

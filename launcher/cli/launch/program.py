@@ -13,6 +13,7 @@ from launcher.cli.run_options import preloaded_modules
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
+from launcher.core.resources import called_function
 from launcher.engines.mpi_match import compiled_for
 from launcher.logs.terminal import escaped
 from launcher.program.preload_scan import modules_to_preload
@@ -48,17 +49,19 @@ class Program:
 
     @property
     def run_name(self) -> str:
-        """The default name of a run: the name of the script or module, not of the interpreter."""
+        """The default name of a run: the name of the function, script or module, not of the interpreter."""
         if self.recipe is not None:
             return self.recipe
         name = Path(self.argv[0]).name if self.kind == "code" else self.target
-        if self.kind == "script":
+        if (function := called_function(self.argv)) is not None:
+            name = function
+        elif self.kind == "script":
             name = (self.cwd / name).resolve().stem
         return "-".join(re.findall(r"[A-Za-z0-9_.+]+", name)).strip(".")[:MAX_RUN_NAME_CHARS] or "command"
 
     @cached_property
     def uses_mpi(self) -> bool | None:
-        """Whether the ranks call MPI_Init, or None if it is unknown.
+        """True if the ranks call MPI_Init, or None if this is unknown.
 
         It is unknown for shell scripts, programs in other languages and installed packages.
         """
@@ -70,7 +73,7 @@ class Program:
 
     @property
     def alone_in_mpi(self) -> str | None:
-        """The program's name for a warning that mpi4py needs --engine, or None if mpi4py is not used.
+        """The program's name for the warning that mpi4py needs --engine, or None if the program does not use mpi4py.
 
         To save time, imports are searched only if the program's main file mentions mpi4py.
         """
@@ -82,7 +85,7 @@ class Program:
 
     @cached_property
     def uses_mindspore(self) -> bool:
-        """Whether the program or its local modules import MindSpore and call its init().
+        """True if the program or its local modules import MindSpore and call MindSpore's init().
 
         False if MindSpore is not installed for the program's Python, because the import is then optional.
         """
@@ -113,7 +116,7 @@ class Program:
             return None if self.python is None else modules_to_preload(self.python, self.cwd, self.environment)
         if self.python is None:
             raise UsageError(
-                f"--preload: {self.argv[0]} is not a Python command, so its ranks cannot be forked",
-                hint="start it as `python script.py` or `python -m module`, or leave out --preload",
+                f"--preload forks ranks from a Python process, but {self.argv[0]} is not a Python command",
+                hint="start the program as `python script.py` or `python -m module`, or leave out --preload",
             )
         return preloaded_modules(named)

@@ -36,7 +36,7 @@ _NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG))
 def fault_of(program: Program, *, has_stdin: bool = False) -> UnreadableError | UsageError | None:
     """Return the error that would prevent ranks on this machine from running `program`, or None.
 
-    `has_stdin` means that ranks inherit standard input from the engine that starts them.
+    `has_stdin` means that all ranks inherit standard input.
     """
     if program.recipe is not None:
         from launcher.cli.training.trainer_process import missing_for_trainer  # only for the bundled trainer
@@ -140,7 +140,7 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
     example = {"Python": "python train.py"}.get(name, f"{name} FILE")
     return UnreadableError(
         f"COMMAND is {name} without a program; it would read one from standard input, which is /dev/null in ranks",
-        hint=f"give a program, for example `-- {example}`; check for an empty shell variable",
+        hint=f"check for an empty shell variable, or give a program, for example `-- {example}`",
     )
 
 
@@ -152,14 +152,14 @@ def stdin_notes() -> Iterator[str]:
         if stat.S_ISFIFO(found.st_mode):
             holds_data = any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
         if holds_data:
-            yield "note: ranks do not get the data on standard input; theirs is /dev/null: pass a file to the program instead"
+            yield "note: ranks do not get the data on standard input; theirs is /dev/null: add --stdin RANK, or pass a file to the program"
 
 
 def _missing_script(program: Program) -> UnreadableError | None:
     script = program.cwd / program.target
     if os.path.isdir(script) and not (script / "__main__.py").exists():  # noqa: PTH112 - Path.is_dir raises for long names
         message = f"{program.target} is a directory without a __main__.py, so ranks cannot run it"
-        return UnreadableError(message, hint=f"name a script in it: -- python {program.target.rstrip('/')}/train.py")
+        return UnreadableError(message, hint=f"name a script file: -- python {program.target.rstrip('/')}/train.py")
     try:
         script.stat()
     except OSError as error:

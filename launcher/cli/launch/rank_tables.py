@@ -107,7 +107,7 @@ def sample_hinted(path: Path) -> Iterator[None]:
 
 
 def found_table(path: Path, tell: Callable[[str], None] = say) -> Path:
-    """Return `path`, or the packaged sample NAME if `path` is `rank_tables/NAME` and does not exist.
+    """Return `path`. If `path` is `rank_tables/NAME` and does not exist, return the packaged sample NAME instead.
 
     `tell` is called with a note if a sample is used.
     """

@@ -10,12 +10,14 @@ from typing import Any
 from launcher.cli.run_options import OF_TRAINER, RunOptions, flag, words_of_option
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
+from launcher.core.resources import called_function
 from launcher.core.run_dir import RunDir
+from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK, masked, masked_argv
 from launcher.runs.record import read_options
 
 # Options of the command, not of the run itself.
-_NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json")
+_NOT_RECORDED = ("runs_dir", "quiet", "verbose", "detach", "dry_run", "json", "stdin")
 # Option: the recorded options that it resets.
 _INSTEAD_OF = {
     "rank_table": ("devices",),
@@ -23,10 +25,14 @@ _INSTEAD_OF = {
     "preload": ("no_preload",),
     "no_preload": ("preload",),
     "command": OF_TRAINER,
+    "data": ("source", "target"),
+    "source": ("data",),
+    "target": ("data",),
     "dry_run": ("detach",),
     "quiet": ("console", "verbose"),
     "verbose": ("quiet",),
     "console": ("quiet",),
+    "stdin": ("console",),
 }
 ADDED = ("env", "settings")  # lists that are merged; the last value of a name wins
 
@@ -52,25 +58,31 @@ def _masked(options: RunOptions) -> RunOptions:
 def recorded_options(run_dir: RunDir) -> tuple[RunOptions, Path]:
     """Return the options that a run was started with, with secrets masked, and its working directory.
 
-    Raises UnreadableError if run.json cannot be read, or does not contain the options.
+    Raises UnreadableError if run.json cannot be read, does not contain the options, or the ranks called a function.
     """
     found = read_options(run_dir)
     if found is None:
         raise UnreadableError(
             f"{run_dir.run_json} does not contain the options of the run",
-            hint="choose a run that this version of `tlaunch run` started; `tlaunch exec`, job files and earlier versions "
+            hint="choose a run that `tlaunch run` started; `tlaunch exec`, job files and older versions of tlaunch "
             "do not record options",
         )
     options, cwd = found
     try:
-        return decode(RunOptions, options), cwd
+        recorded = decode(RunOptions, options)
     except ValueError as error:
         message = f"{run_dir.run_json} contains options that this version does not support: {error}"
         raise UnreadableError(message) from error
+    if (function := called_function(recorded.command)) is not None:
+        message = (
+            f"the ranks of {run_dir.root.name} called the Python function {escaped(function)}, which is not recorded"
+        )
+        raise UnreadableError(message, hint="call tlaunch.launch with the function again")
+    return recorded, cwd
 
 
 def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
-    """Return the recorded options, updated with those in `given`. Variables and settings are merged."""
+    """Return the recorded options, updated with the options in `given`. Variables and settings are merged."""
     return replace(recorded, **changed(vars(recorded), given))
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
-from launcher.cli.launch.begin import LaunchOutcome, attendance, begin_run, say_notes, wait_for_start
+from launcher.cli.launch.begin import LaunchOutcome, announce, attendance, begin_run, wait_for_start
 from launcher.cli.launch.detach import detach
 from launcher.cli.launch.dry_run import render_engine
 from launcher.cli.launch.elastic import attempt_spec
@@ -45,7 +45,6 @@ from launcher.engines.slurm_allocation import read_allocation
 from launcher.engines.slurm_time import within_job
 from launcher.logs.terminal import escaped
 from launcher.preload.masking import masked_argv
-from launcher.runs.registry import register
 from launcher.runs.store import last_agent
 from launcher.supervise.port import reason_of
 
@@ -165,8 +164,7 @@ def _take_part(prepared: Prepared, host: Host, here: int) -> LaunchOutcome:
             until = min(until, time.monotonic() + 2 * options.lost_after)
             membership = join_run()
     part = get_ready(membership, prepared.request, prepared.files, options.master_port)
-    register(part.spec.run_dir.parent)
-    say_notes(prepared, part.spec)
+    announce(prepared, part.spec)
     with signals_held_back():
         detached = detach(RunDir(part.spec.run_dir, here).console_log) if options.detach else None
         if detached is not None and detached.is_parent:
@@ -253,6 +251,7 @@ def agreement(prepared: Prepared) -> Mapping[str, str]:
         "set of --env variables": f"{' '.join(sorted(request.user_env)) or 'none'} ({_digest(sorted(request.user_env.items()))})",
         "--max-restarts": str(supervision.max_restarts),
         "--hang-timeout": str(supervision.hang_timeout_s),
+        "--timeout": str(supervision.time_limit_s),
         "--mindspore": "off" if supervision.scheduler is None else "cluster",
         "--elastic": str(elastic is not None),
         "--exclude": " ".join(device_name(device, servers) for device in excluded) or "none",
@@ -282,7 +281,7 @@ def this_server(servers: tuple[Server, ...], host: Host, said: str | None) -> in
     what = "could be any of" if fitting else "is not one of"
     raise RefusedLayoutError(
         f"this machine, {host.name}, {what} the rank table's servers {', '.join(map(escaped, ids))}",
-        hint="run the command on every server of the table, and add --server ID to name this one; to start all servers "
-        "from here, use --engine mpi or --engine slurm; to try the run on this machine only, use --devices "
+        hint="run the command with --server ID on every server, or start all servers with --engine mpi or --engine "
+        "slurm; to try the run on this machine only, use --devices "
         f"{sum(len(server.devices) for server in servers)}; to see each rank's command, use --dry-run",
     )

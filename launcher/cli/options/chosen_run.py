@@ -23,7 +23,7 @@ from launcher.core.text import printable, shell_word
 from launcher.logs.terminal import escaped
 from launcher.runs.registry import registered
 from launcher.runs.status import RunState, runs_going_on
-from launcher.runs.store import find_run, find_runs, means_latest, place_among, run_names
+from launcher.runs.store import find_run, find_runs, means_latest, newest_with, place_among, run_names
 
 _RUN_IS = (
     "RUN is the name, --name or directory of a run ({} if several runs share a --name), a unique prefix of a name, "
@@ -46,7 +46,7 @@ active_run_argument = _run_argument(complete_active_runs)  # shells complete onl
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 progress_regex_option = click.option(
     "--progress-regex", metavar="REGEX",
-    help="Read progress from lines that match REGEX, as `tlaunch run` does.  [default: the --progress-regex of the run]",
+    help="Read progress from log lines that match REGEX, as in `tlaunch run`.  [default: the run's --progress-regex]",
 )  # fmt: skip
 
 
@@ -66,6 +66,30 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
     """
     places = _places(runs_dir, run)
     return _reported(_found(runs_dir, places, run), runs_dir, places)
+
+
+def chosen_saved(
+    runs_dir: Path, reference: str | None, has_it: Callable[[RunDir], bool], what: str, *, is_only_here: bool = False
+) -> str:
+    """Return `reference` if `runs_dir` or the file system has it, or else the path of the run that it names.
+
+    Without `reference`, return the path of the newest run for which `has_it` returns True, and print a note. Other runs
+    directories are searched last, and not at all with `is_only_here`. `what` names the searched thing in messages.
+    Raises UnreadableError if there is no such run, and UsageError if `reference` is a prefix of several names.
+    """
+    elsewhere = () if is_only_here else other_run_directories(runs_dir)
+    if reference is not None:
+        if not elsewhere or any(os.path.lexists(path) for path in (reference, runs_dir / reference)):
+            return reference
+        places = _places(runs_dir, reference)
+        return reference if places == (runs_dir,) else str(chosen(runs_dir, reference).root)
+    if (found := newest_with((runs_dir,), has_it) or newest_with(elsewhere, has_it)) is None:
+        raise UnreadableError(
+            f"no run in {runs_dir} has a {what}",
+            hint="train the bundled program with `tlaunch run`, or choose a directory with `--runs-dir`",
+        )
+    say(f"note: using {as_people_call_it(found.root)}, the newest run with a {what}")
+    return str(found.root)
 
 
 def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
@@ -190,7 +214,7 @@ def _whose(run_dir: RunDir) -> str | None:
 
 
 def _places(runs_dir: Path, run: str | None) -> tuple[Path, ...]:
-    """Return the runs directories to search: `runs_dir`, or others if `runs_dir` has no matching run.
+    """Return the runs directories to search: `runs_dir`, or other directories if `runs_dir` has no matching run.
 
     Raises UsageError if RUN is a prefix of several names.
     """

@@ -73,7 +73,7 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
-    """For a line such as `tlaunch torchrun ...`, return an error with the equivalent command, else None."""
+    """If `words` start another launcher such as torchrun, return an error with the equivalent command, else None."""
     found, wrong = other_launcher(words, None), f"tlaunch has no command {words[0]}"
     if found is None:
         return None
@@ -85,7 +85,7 @@ def as_other_launcher(words: Sequence[str]) -> UsageError | None:
 
 
 def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
-    """Return the line without its launcher if mpirun was guessed from only one option."""
+    """Return the line, with its launcher set to None if mpirun was guessed from only one option."""
     foreign = [each for each in line.typed if each.name not in own]
     says = {each.key for each in foreign if not each.counterpart.instead}
     is_certain = any(each.counterpart.subject in {"servers", "server file"} or each.key == "--mca" for each in foreign)

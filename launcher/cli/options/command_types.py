@@ -117,13 +117,13 @@ class TakesCommand(click.Command):
         if ends_there and not command:
             raise UsageError(
                 "COMMAND is missing after `--`",
-                hint=f"give a program (check for an empty shell variable), or leave out `--` to {self.without}",
+                hint=f"give a program, and check for an empty shell variable; to {self.without}, leave out `--`",
             )
         words = command[: command.index("--")] if "--" in command else command
         is_said = ctx.get_parameter_source("dry_run") is not ParameterSource.DEFAULT
         if DRY_RUN in words and "dry_run" in ctx.params and not is_said:
             raise UsageError(
-                f"{DRY_RUN} after COMMAND is passed to the program, so tlaunch would start the ranks",
+                f"{DRY_RUN} comes after COMMAND, so tlaunch would pass the option to the program and start the ranks",
                 hint=f"to start no ranks, write `{ctx.command_path} {DRY_RUN} ...`; to pass {DRY_RUN} to the program, write "
                 f"`{ctx.command_path} --no-dry-run ...`",
             )

@@ -22,6 +22,6 @@ decoding_options = together(
     ),
     click.option(
         "--device", type=click.Choice(["auto", "cpu"]), default="auto", show_default=True,
-        help="Device to translate on; auto uses an accelerator if there is one.",
+        help="Device to run the model on. auto selects an accelerator if one is available.",
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from launcher.logs.select import Matcher, Selector, moment, ranks_of
 from launcher.runs.record import RankPlace, Recorded
 from launcher.runs.status import RunState
 
-ALL, FIRST_FAILED = "all", "first-failed"
+ALL, FAILED = "all", "failed"
 # The fields of --prefix, each with an example value.
 PREFIX_FIELDS = {"global_rank": 0, "local_rank": 0, "server": "10.0.0.1", "device": 0, "time": "12:00:00"}
 NOT_FOLLOWED = ("errors", "environment", "until")
@@ -101,7 +101,7 @@ class LogOptions:
                 known = ", ".join(f"{{{name}}}" for name in PREFIX_FIELDS)
                 raise UsageError(f"--prefix has no field {{{unknown[0]}}}", hint=f"choose from {known}")
             if any("{" in look for _, look in fields):
-                raise UsageError(f"--prefix {prefix!r}: a field cannot contain another field")
+                raise UsageError(f"--prefix {prefix!r} has nested fields, but a field cannot contain another field")
             prefix.format(**PREFIX_FIELDS)
         except (ValueError, OverflowError, MemoryError) as error:  # MemoryError: a huge width
             raise UsageError(f"--prefix {prefix!r} is not a valid template: {error or 'too long'}") from error
@@ -162,7 +162,7 @@ class LogOptions:
     def chosen_ranks(self, recorded: Recorded, state: RunState) -> tuple[int, ...]:
         """Return the global ranks of the logs to read, in ascending order.
 
-        Raises UsageError if the rank or server does not exist, or `--rank first-failed` is given and no rank failed.
+        Raises UsageError if the rank or server does not exist, or `--rank failed` is given and no rank failed.
         """
         places = recorded.devices or recorded.places
         if not any(map(self.is_chosen, places)):
@@ -173,7 +173,7 @@ class LogOptions:
         if not (self.by_attempt and self.follow):  # a later attempt may move any rank to the server
             attempts = map(recorded.places_in, {attempt.allotment for attempt in state.attempts} or {None})
             here = {place.global_rank for attempt in attempts for place in attempt if self.is_chosen(place)}
-        if self.rank_expression.strip() == FIRST_FAILED:
+        if self.rank_expression.strip() == FAILED:
             verdicts = [noted] if (noted := self_reported_verdict(state)) else [each.verdict for each in state.attempts]
             culprits = [each.culprit for each in verdicts if each is not None and each.culprit is not None]
             if not culprits:

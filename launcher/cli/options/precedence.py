@@ -40,7 +40,7 @@ def project_file_notes(context: click.Context, chosen: RunOptions) -> Iterator[s
 
 
 def given_last(context: click.Context, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options, keyed by name. Options of the user override those of the project file."""
+    """Return a command's options, keyed by name. Options from the user override options from the project file."""
     from_file = context.default_map or {}
     if not from_file:
         return dict(options)

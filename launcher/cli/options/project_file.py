@@ -170,7 +170,7 @@ def read_project_file(path: str, prefix: str, commands: Collection[str], git: st
         if name not in commands:
             raise UsageError(
                 f"{file.where(name)}: tlaunch has no command {name}",
-                hint=did_you_mean(near(name, [*commands, COMMON])) or f"name the table after a command: [{prefix}run]",
+                hint=did_you_mean(near(name, [*commands, COMMON])) or f"use a command name, for example [{prefix}run]",
             )
         file.check_table(name, table)
     return file
@@ -186,13 +186,13 @@ def _check_owners(path: str, uids: Iterable[int]) -> None:
     safe = (os.path.realpath(at_home(each)) for each in named if each)
     if stranger is not None and "*" not in named and os.path.realpath(directory) not in safe:
         raise UsageError(
-            f"{escaped(path)} belongs to {called(stranger)}, so tlaunch does not trust the options of this project",
-            hint=f"ignore it with `tlaunch --no-config`, or trust it with {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
+            f"tlaunch refuses to load the project file: {escaped(path)} belongs to {called(stranger)}",
+            hint=f"use `tlaunch --no-config`, or trust this directory: {TLAUNCH_SAFE_DIRECTORY}={shell_word(str(directory))}",
         )
 
 
 def give_defaults(context: click.Context, name: str, command: click.Command, place: ProjectPlace) -> None:
-    """Set the defaults of a command from the project file."""
+    """Set the default options of a command to the values in the project file."""
     if name in TAKES_NONE:
         return
     if PROJECT_FILE not in context.meta:

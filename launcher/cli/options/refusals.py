@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import click
@@ -16,7 +16,8 @@ from launcher.cli.options.command_suggestions import as_of_run, as_other_launche
 from launcher.cli.options.command_types import HELP, HELP_ALL, TakesCommand, UnknownCommand
 from launcher.cli.options.types import choices_of, refused_value, typed_name
 from launcher.core.errors import TlaunchError, UsageError
-from launcher.core.text import UNITS_S, did_you_mean, near
+from launcher.core.text import UNITS_S, did_you_mean, near, shell_words
+from launcher.preload.masking import masked_argv
 
 # Options of other tools: tlaunch's name, suggested if the command has it. `launcher.cli.launch.external.options` has the
 # options of other launchers.
@@ -29,8 +30,10 @@ CALLED_HERE = {
 # Command names of other tools: tlaunch's command.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
-    "watch": "top", "resume": "rerun RUN --resume RUN", "start": "run", "launch": "run", "help": "--help", "version": "--version", "check": "validate",
+    "watch": "top", "start": "run", "launch": "run", "train": "run", "fit": "run", "eval": "evaluate", "predict": "translate",
+    "help": "--help", "version": "--version", "check": "validate",
 }  # fmt: skip
+_RESUMES = frozenset(("resume", "continue"))
 _SHELLS = frozenset(("bash", "sh"))
 # Options that no command has: the hint.
 DONE_ANYWHERE = {
@@ -88,7 +91,11 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
     known = group.list_commands(context) if isinstance(group, click.Group) else ()
     hint = did_you_mean(near(name, known))
     if context.parent is None and name in COMMANDS_CALLED_HERE:
-        hint = f"use `{path} {COMMANDS_CALLED_HERE[name]}`"
+        hint = f"use `{shell_words((path, *COMMANDS_CALLED_HERE[name].split(), *masked_argv(words[1:])))}`"
+    elif context.parent is None and name in _RESUMES:
+        options = list(masked_argv(words[1:]))
+        run = options.pop(0) if options and not options[0].startswith("-") else "RUN"
+        hint = f"use `{shell_words((path, 'rerun', run, '--resume', run, *options))}`"
     elif context.parent is None and name in PROGRAMS:
         hint = f"use `{path} run` to start ranks; see `{path} run --help`"
     return UsageError(f"{path} has no command {name}", hint=hint or f"list the commands with `{path} --help`")
@@ -114,10 +121,28 @@ def _no_such_option(option: str, context: click.Context | None, words: Sequence[
     if hint is None and of_other is not None and (of_other.here in known or is_like_run):
         hint = of_other.advice
     hint = hint or DONE_ANYWHERE.get(option) or did_you_mean(near(option, known))
+    if hint is None and is_like_run and not any(word == "--" or names_program(word) for word in words):  # no COMMAND
+        hint = _hint_of_settings(option, words, known)
+        if hint is not None and context.info_name == "rerun":
+            hint += "; put options of the program after `--`"
     listed = f"list the options with `{context.command_path} {HELP_ALL if HELP_ALL in known else HELP}`"
     if isinstance(command, TakesCommand):
         listed += "; put options of the program after `--`"
     return UsageError(f"{context.command_path} has no option {option}", hint=hint or listed)
+
+
+def _hint_of_settings(option: str, words: Sequence[str], own: Collection[str]) -> str | None:
+    """Return a hint for `option` and the other options in `words` that belong to other trainers, such as `--epochs 3`."""
+    from launcher.recipes.catalog import recipe_named  # only for mistyped lines
+    from launcher.recipes.settings import all_settings, hint_for
+
+    recipe = next((value for before, value in pairwise(words) if before == "--recipe"), None)
+    settings, given = all_settings(recipe_named(recipe).settings), {}
+    for word, following in pairwise((*masked_argv(words), "-")):
+        name, is_joined, value = word.partition("=")
+        if name.startswith("--") and name not in own:
+            given[name] = value if is_joined else None if following.startswith("-") else following
+    return None if hint_for({option: None}, settings) is None else hint_for(given, settings)
 
 
 def _wanted(param: click.Parameter) -> str | None:

@@ -9,7 +9,7 @@ import click
 
 from launcher.cli.options.command_types import Command, help_all_option, parameters_of, together
 from launcher.cli.options.completion import complete_runs_or_files, one_of, recipe_names
-from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, Size, complete_files
+from launcher.cli.options.types import A_PATH, FILE, NAME_OR_PATH, IntRange, Seconds, ShownOutput, Size, complete_files
 from launcher.cli.run_options import DEFAULT_COORDINATOR_PORT, DEFAULT_JOIN_S, DEFAULT_LOST_S, ENGINES, MINDSPORE_WAYS
 from launcher.core.env import TLAUNCH_MAX_TABLE_SIZE, TLAUNCH_RUNS_DIR, TLAUNCH_SERVER
 from launcher.core.records import CONSOLES, DEFAULT_GRACE_S
@@ -29,11 +29,11 @@ CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
 table_chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), default="auto", show_default=True,
-    help="Hardware to check the table for. For CPUs and GPUs use `none`; violations of Ascend rules are then only warnings.",
+    help="Check the rank table for this hardware. Use `none` for CPUs and GPUs: violations of Ascend rules become warnings.",
 )  # fmt: skip
 consumer_option = click.option(
     "--for", "consumer", type=click.Choice(CONSUMER_NAMES), default="hccl", show_default=True,
-    help="Program that will read the table. The rules of this program are checked, too.",
+    help="Also check the requirements of the program that will read the rank table.",
 )  # fmt: skip
 
 
@@ -67,27 +67,27 @@ rank_table_option = together(
 )  # fmt: skip
 engine_option = click.option(
     "--engine", type=click.Choice(ENGINES), metavar="HOW",
-    help="How to start an agent on each server: mpi (mpirun), slurm (srun, inside an allocation) or hand (run the same "
-    "command on each server yourself).  [default: hand]",
+    help="Start the agents with mpirun (mpi), with srun in a Slurm allocation (slurm), or by running the same command "
+    "on each server (hand).  [default: hand]",
 )  # fmt: skip
 engine_words_option = click.option(
     "--engine-option", "engine_options", multiple=True, metavar="ARG", help="Pass ARG to mpirun or srun. Repeatable."
 )
 server_option = click.option(
     "--server", metavar="ID",
-    help=f"This machine's server_id in the table.  [default: ${TLAUNCH_SERVER}, or the server with this machine's address or host name]",
+    help=f"This machine's server_id in the rank table.  [default: ${TLAUNCH_SERVER}, or detected from addresses and host name]",
 )  # fmt: skip
 coordinator_port_option = click.option(
     "--coordinator-port", type=IntRange(1, 65535), metavar="N",
-    help=f"With --engine hand, the port on which the server of rank 0 listens.  [default: {DEFAULT_COORDINATOR_PORT}]",
+    help=f"Port of the coordinator on the server of rank 0. Only for --engine hand.  [default: {DEFAULT_COORDINATOR_PORT}]",
 )  # fmt: skip
 chip_option = click.option(
     "--chip", type=click.Choice(CHIP_NAMES), metavar="NAME",
-    help=f"Hardware to check the table for: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
+    help=f"Check the rank table for this hardware: {', '.join(CHIP_NAMES)}.  [default: none without Ascend devices]",
 )  # fmt: skip
 env_option = click.option(
     "-e", "--env", multiple=True, metavar="KEY[=VALUE]",
-    help="Set an environment variable in every rank; without VALUE, copy it from this shell. Repeatable.",
+    help="Set an environment variable in every rank. Without VALUE, copy the value from this shell. Repeatable.",
 )  # fmt: skip
 runs_dir_option = click.option(
     "--runs-dir", type=A_PATH, metavar="DIR", envvar=TLAUNCH_RUNS_DIR, default=DEFAULT_RUNS_DIR,
@@ -116,8 +116,8 @@ def master_port_option(default: str) -> Callable[[Command], Command]:
 mindspore_option = click.option(
     "--mindspore", type=click.Choice(MINDSPORE_WAYS), default="auto", metavar="HOW",
     help="How MindSpore ranks find each other: through a scheduler (cluster), through the rank table (rank-table, only on "
-    "Ascend), or not at all (off). If COMMAND imports mindspore, auto uses the rank table if --rank-table is given and this "
-    "machine has Ascend devices, and a scheduler otherwise.  [default: auto]",
+    "Ascend), or not at all (off). If COMMAND imports mindspore, auto selects rank-table on Ascend machines with "
+    "--rank-table, and cluster otherwise.  [default: auto]",
 )  # fmt: skip
 layout_options = together(
     click.option(
@@ -149,13 +149,13 @@ RUN_GROUPS = {
         engine_words_option,
         click.option(
             "--mpi-ranks/--no-mpi-ranks", default=None,
-            help="Start the ranks as one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an MPI library]",
+            help="Start all ranks in one MPI_COMM_WORLD.  [default: yes if COMMAND imports mpi4py or is linked to an MPI library]",
         ),
         server_option,
         join_timeout_option(DEFAULT_JOIN_S, "Fail if a server has not joined within this time."),
         click.option(
             "--lost-after", type=Seconds(min=1, max=MAX_S), default=DEFAULT_LOST_S, metavar="TIME",
-            help=f"Treat a server as lost after this time without a message.  [default: {DEFAULT_LOST_S:g}s]",
+            help=f"Treat a server as lost if it sends no message within this time.  [default: {DEFAULT_LOST_S:g}s]",
         ),
         coordinator_port_option,
         click.option("--allow-different-program", is_flag=True, help="Allow COMMAND's files to differ between servers."),
@@ -163,11 +163,13 @@ RUN_GROUPS = {
     "Bundled programs": parameters_of(
         click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]"),
         click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="TOML file with settings of the bundled trainer."),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one setting of the bundled trainer. Repeatable."),
-        click.option("--data", type=FILE, metavar="PATH", help="Training data: sentence pairs or CIFAR-10 images. `tlaunch data` prepares both."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one setting of the bundled trainer. Repeatable."),
+        click.option("--data", type=FILE, metavar="PATH", help="Training data: a file of sentence pairs (source, tab, target), or a directory that `tlaunch data` wrote."),
+        click.option("--source", type=FILE, metavar="FILE", help="With --target, instead of --data: train on two text files that are aligned by line."),
+        click.option("--target", type=FILE, metavar="FILE", help="Translation of each line of --source."),
         click.option(
             "--resume", type=NAME_OR_PATH, metavar="auto|RUN|PATH", shell_complete=complete_runs_or_files,
-            help="Resume from a checkpoint. For a run or a directory, this is its newest complete checkpoint. For auto, it is the newest one of any run with the same settings.",
+            help="Resume from a checkpoint, or from the newest complete checkpoint of a run or directory. With auto, use the newest checkpoint of any run with the same settings.",
         ),
         click.option(
             "--init-from", type=NAME_OR_PATH, metavar="MODEL|RUN|CHECKPOINT", shell_complete=complete_runs_or_files,
@@ -186,7 +188,7 @@ RUN_GROUPS = {
         mindspore_option,
         click.option(
             "--bind", type=click.Choice(BINDS), default="auto", metavar="HOW",
-            help="Bind each rank to a NUMA node (numa), to its own cores (core), or to nothing (none).  [default: auto]",
+            help="Bind each rank to a NUMA node (numa), to separate CPU cores (core), or not at all (none).  [default: auto]",
         ),
         master_port_option("free"),
         click.option(
@@ -205,32 +207,40 @@ RUN_GROUPS = {
         ),
         click.option(
             "--hang-timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
-            help="Treat a rank as hung if it makes no progress for this time. tlaunch then prints all stacks, and restarts the ranks or exits with 124.",
+            help="Treat a rank as hung after this time without progress. tlaunch then prints all stacks, and restarts the ranks or exits with code 124.",
+        ),
+        click.option(
+            "--timeout", type=Seconds(min=0.1, max=MAX_S), metavar="TIME",
+            help="End the run after this time, including restarts, in the same way as Ctrl-C, and exit with 124.",
         ),
         click.option(
             "--elastic", is_flag=True,
-            help="Continue with fewer devices when some are lost or excluded, and with more when they return.",
+            help="Continue with the remaining devices when some are lost or excluded. Add devices back when they return.",
         ),
         click.option(
             "--exclude", multiple=True, metavar="SERVER[/DEVICE]",
-            help="With --elastic, exclude a server or one of its devices. To change this during the run, edit the file `excluded` in the run directory. Repeatable.",
+            help="With --elastic, do not use this server or device. To change the list during the run, edit the file `excluded` in the run directory. Repeatable.",
         ),
     ),
     "Run directory and output": parameters_of(
         runs_dir_option,
-        click.option("--name", metavar="NAME", help="Name of the run. The start time is added before it."),
+        click.option("--name", metavar="NAME", help="Name of the run. tlaunch adds the start time as a prefix."),
         click.option(
-            "--console", type=click.Choice(CONSOLES), default="rank0", metavar="WHAT",
-            help="Output to show: rank0, all, collapse (all ranks, with equal lines shown once), status (a status line) or none.  [default: rank0]",
+            "--console", type=ShownOutput(), default="rank0", metavar="WHAT", shell_complete=one_of(lambda: CONSOLES),
+            help="Output to show: rank0, ranks such as 0,3-5, all, collapse (all ranks, with identical lines merged), status (a status line) or none.  [default: rank0]",
+        ),
+        click.option(
+            "--stdin", type=IntRange(0, MAX_DEVICES), metavar="RANK",
+            help="Let RANK read the standard input of this command, for example for a debugger, and show its output.",
         ),
         click.option(
             "--progress-regex", metavar="REGEX",
-            help="Read progress from lines that match REGEX. Its named groups can be step, last_step, epoch, loss and tokens_per_s.",
+            help="Read progress from output lines that match REGEX. Named groups: step, last_step, epoch, loss and tokens_per_s.",
         ),
-        click.option("-q", "--quiet", is_flag=True, help="Print only errors and the verdict."),
-        click.option("-v", "--verbose", is_flag=True, help="Also print the choices that tlaunch makes, and their reasons."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors and the result of the run."),
+        click.option("-v", "--verbose", is_flag=True, help="Also explain the choices that tlaunch makes."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
-        click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment without starting it."),
+        click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment, but do not start the ranks."),
         click.option("--json", is_flag=True, help="With --dry-run, print JSON."),
         help_all_option,
     ),

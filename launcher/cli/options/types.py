@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.core.errors import UsageError
+from launcher.core.records import CONSOLES
 from launcher.core.resources import at_home
 from launcher.core.text import did_you_mean, duration_s, near
 
@@ -56,6 +57,18 @@ class IntRange(_Bounded):
         return self.within_bounds(number, param, ctx)
 
 
+class ShownOutput(click.ParamType):  # type: ignore[type-arg]  # as above
+    """The output that --console shows: a Console, or ranks."""
+
+    name = "output"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in CONSOLES and not re.fullmatch(r"[\d ,-]*\d[\d ,-]*", value, re.ASCII):
+            hint = f"use {', '.join(CONSOLES)}, or ranks such as 0,3-5"
+            raise BadValue(f"{value!r} is not output to show", param, ctx, hint)
+        return value
+
+
 class FloatRange(_Bounded):
     """A number within bounds. NaN is rejected."""
 
@@ -76,7 +89,7 @@ class Seconds(_Bounded):
         seconds = duration_s(str(value).strip())
         if seconds is None and (seconds := _float(value)) is None:
             raise BadValue(
-                f"{value!r} is not a duration", param, ctx, "write seconds, or a time with units, as in 10m or 1h30m"
+                f"{value!r} is not a duration", param, ctx, "give a number of seconds, or a time such as 10m or 1h30m"
             )
         return self.within_bounds(seconds, param, ctx)
 
@@ -104,7 +117,7 @@ class Size(_Bounded):
             return value
         matched = _SIZE.fullmatch(str(value).strip())
         if matched is None:
-            raise BadValue(f"{value!r} is not a size", param, ctx, "write a size in bytes, or with a unit, as in 64M")
+            raise BadValue(f"{value!r} is not a size", param, ctx, "give a number of bytes, or a size such as 64M")
         size = float(matched[1]) * _UNITS[matched[2].upper()]
         if size > MAX_BYTES:
             raise BadValue(f"{value} is larger than any file", param, ctx)
@@ -150,7 +163,7 @@ def complete_files(_context: click.Context, _parameter: click.Parameter, begun: 
 
 
 def refused_value(error: click.BadParameter, param: click.Parameter) -> UsageError:
-    """Convert click's error for an invalid value of an option or argument."""
+    """Convert click's error for an invalid option or argument to a UsageError."""
     if unreadable := _UNREADABLE.fullmatch(error.message):
         return UsageError(f"{unreadable[1]} cannot be read: Permission denied")
     hint = error.hint if isinstance(error, BadValue) else None

@@ -21,7 +21,7 @@ COLLAPSED_BYTES = 64 << 10
 
 
 class ArrangedFeed:
-    """A `Feed` of selected log lines. It can merge lines by time, or collapse equal lines of ranks."""
+    """A `Feed` of selected log lines. It can merge lines by time, or show identical lines of several ranks once."""
 
     def __init__(
         self, logs: RankLogs, shape: Format, selector: Selector | None = None, *,

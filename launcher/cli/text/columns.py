@@ -108,6 +108,11 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def time_limit(limit_s: float | None) -> str:
+    """Describe the time limit of a run: "time limit of 1.5 s", "time limit of 8 h"."""
+    return f"time limit of {f'{limit_s:g} s' if limit_s is not None and limit_s < 60 else duration(limit_s)}"
+
+
 def duration_in_seconds(seconds: float) -> str:
     """Format a duration as `duration` does, without fractions of a second.
 

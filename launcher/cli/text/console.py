@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from launcher.cli.text import verdict_text
-from launcher.cli.text.columns import awaited, counted, server_list
+from launcher.cli.text.columns import awaited, counted, server_list, time_limit
 from launcher.cli.text.log_stream import Feed, feed_of, format_of, truncated
 from launcher.cli.text.membership_text import membership_lines
 from launcher.cli.text.run_status_line import RunStatusLine
@@ -123,13 +123,19 @@ class Console:
 
     @property
     def _shows_foot(self) -> bool:
-        """Whether the status line can be shown. It cannot be shown while stdout has a partial line."""
-        return not self._stdout.pending and self._spec.console != "none"
+        """True if the status line can be shown. It would overwrite a partial line on stdout, such as a prompt."""
+        return not self._stdout.pending and self._spec.console != "none" and self._spec.stdin is None
 
     @staticmethod
     def _shown_of(spec: RunSpec, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Return the ranks whose lines are shown. With `--console rank0`, each server shows its lowest rank."""
-        return {"rank0": ranks[:1], "all": ranks, "collapse": ranks}.get(spec.console, ())
+        named = {"rank0": ranks[:1], "all": ranks, "collapse": ranks, "status": (), "none": ()}
+        if spec.console in named:
+            return named[spec.console]
+        from launcher.logs.select import ranks_of  # rarely needed
+
+        chosen = ranks_of(spec.console, range(len(spec.ranks)))
+        return tuple(rank for rank in ranks if rank in chosen)
 
     def _show_own_ranks(self, event: AttemptStarted | DevicesChanged | Joined) -> None:
         """In a new attempt of an elastic run, show the ranks that now run on this server."""
@@ -169,6 +175,8 @@ class Console:
 
     def say(self, line: str) -> None:
         owed = self._foot.erase()
+        if self._spec.stdin is not None and sys.stdout.isatty():
+            owed += self._shape.end().decode()  # below the prompt
         with suppress(OSError, ValueError):  # stderr's reader has closed
             message = screen_of(sys.stderr).message(line)
             print(f"{owed if sys.stderr.isatty() else ''}{message}", file=sys.stderr, flush=True)
@@ -183,6 +191,8 @@ class Console:
                 self.say(line)
         if event.server is not None:
             self._asked_elsewhere = one_line(event.asked_by or "")
+        if event.cause is Cause.TIMED_OUT:
+            self._say_ending(f"{time_limit(self._spec.supervision.time_limit_s)} reached")
         if event.signal == signal.SIGQUIT:
             self._say_killing()
 

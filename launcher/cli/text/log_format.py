@@ -19,7 +19,14 @@ from launcher.logs.collapse import Shown
 from launcher.logs.levels import LEVEL_CHARS, LEVELS, level_at
 from launcher.logs.lines import OVERWRITES, Line, shown, without_mark, without_marks
 from launcher.logs.select import Matcher
-from launcher.logs.terminal import MAX_LINE_CHARS, certainly_printable, printable_lines, shortened, without_colours
+from launcher.logs.terminal import (
+    MAX_LINE_CHARS,
+    certainly_printable,
+    printable,
+    printable_lines,
+    shortened,
+    without_colours,
+)
 from launcher.logs.tracebacks import Folded
 from launcher.runs.record import RankPlace
 
@@ -90,6 +97,12 @@ class Format:
             before = self.end()
         self._begun = (global_rank, -1) if self._continues(block, ends=block.endswith(b"\n")) else None
         return before + (text if self._begun is None else text[: -len(self.encoded("\n"))])
+
+    def live(self, text: str) -> bytes:
+        """Format output of a single rank as it is written, with carriage returns and unfinished lines."""
+        self._begun = None if text.endswith("\n") else (0, -1)
+        pieces = re.split(r"([\r\n])", text)
+        return self.encoded("".join(each if each in "\r\n" else self.safe(printable(each)) for each in pieces))
 
     def end(self) -> bytes:
         """Return a newline if the last line is partial, else b""."""

@@ -19,7 +19,7 @@ class Prefixes:
         self, template: str, screen: Screen, places: Collection[RankPlace],
         places_of: Callable[[int | None], Mapping[int, RankPlace]] | None = None,
     ) -> None:  # fmt: skip
-        """Create the prefixes. `places_of` returns an attempt's devices. It is None if devices never change."""
+        """Create prefixes for log lines. `places_of` returns the devices of an attempt, and is None if they never change."""
         self._template, self._screen = template, screen
         self.names_rank = any(name == "global_rank" for name, _ in prefix_fields(template))
         self._fields = _prefix_fields(places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import math
 import select
@@ -95,6 +96,31 @@ class PlainFeed:
             yield skipped
 
 
+class LiveFeed:
+    """A feed of one rank's output as it is written, so that a prompt appears before its line ends."""
+
+    def __init__(self, global_rank: int, log: GrowingLog, shape: Format) -> None:
+        self._global_rank, self._log, self._format = global_rank, log, shape
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self.wait, self.close = time.sleep, log.close
+
+    def next_text(self, *, ended: bool = False) -> bytes | None:
+        _, chunk = self._log.read()
+        if text := self._decode(chunk, final=ended and not chunk):
+            return self._format.live(text)
+        return (self._format.end() or None) if ended else None
+
+    def partial(self) -> Mapping[int, PartialLine]:
+        return {}
+
+    def rank_ended(self, global_rank: int) -> None:
+        """Do nothing, because no line waits."""
+
+    def skip_to_last(self, keep_bytes: int) -> Iterator[tuple[int, int]]:
+        if skipped := self._log.skip_to_last(keep_bytes):
+            yield self._global_rank, skipped
+
+
 def format_of(spec: RunSpec, shown: tuple[int, ...], stdout: TextIO) -> Format:
     places = [RankPlace(rank.global_rank, rank.server_id, rank.server_index, rank.device_id) for rank in spec.ranks]
     return Format(LineOptions(keeps_color=True), stdout, places, shown)
@@ -104,7 +130,7 @@ def feed_of(
     spec: RunSpec, global_ranks: tuple[int, ...], shape: Format, on_truncation: Callable[[int, Truncation], object],
     part: tuple[RunDir, int] | None = None,
 ) -> Feed:  # fmt: skip
-    """Open a feed of the logs of these ranks. The caller must close the feed.
+    """Open a feed that reads the logs of `global_ranks`. The caller must close the feed.
 
     `on_truncation` is called with the global rank. `part` is a server's directory and the only attempt to show, because
     in other attempts other servers may write these logs.
@@ -125,6 +151,8 @@ def feed_of(
             deque(feed.skip_to_last(RECENT_BYTES), maxlen=0)
         return feed
     growing = {rank: GrowingLog(run_dir.train_log(rank), partial(on_truncation, rank)) for rank in global_ranks}
+    if spec.stdin is not None:
+        return LiveFeed(spec.stdin, growing[spec.stdin], shape)
     return PlainFeed(Follower(growing), shape)
 
 
@@ -181,7 +209,7 @@ class Writer:
         self.put(self._format.end())
 
     def flush_late(self) -> None:
-        """Write the current batch if it has waited for some time, because finding the next line may take long."""
+        """Write the current batch if it has waited too long. The next line may not be found soon."""
         if self._batch and time.monotonic() - self._flushed_s >= HELD_BACK_S:
             self._flush()
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from launcher.cli.text.columns import columns_of, duration, duration_in_seconds, number
+from launcher.cli.text.pace import Pace, step_text, unit_of_step
 from launcher.cli.text.verdict_text import rank_list
 from launcher.core.run_dir import RunDir
 from launcher.core.text import ranges
@@ -27,7 +28,6 @@ TOLD_EVERY_PLAIN_S = 30.0  # interval if each text is a separate line
 ALL_SILENT_FROM_S = 10.0
 LAGS_STEPS, LAGS_S = 2, 1.0  # smaller differences may come from reading ranks one after the other
 PRINTS_SELDOM = 4  # a rank that prints this many times less often than others is not compared
-MIN_PACE_S = 2.0  # the shortest time to measure the pace
 GIVEN_UP = "--progress-regex takes too long"
 HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
 # A narrow terminal shows the first of these that fit.
@@ -45,12 +45,8 @@ class ProgressText:
 
     def forget(self) -> None:
         self._next_s = self._next_survey_s = 0.0
-        self._figures = RankFigures()
+        self._pace = Pace()  # of the rank `_lead`
         self._lead: int | None = None
-        self._first: tuple[int, int] | None = None  # the first step seen and its time
-        self._last = RankFigures()  # the last figures with a step
-        self._time_ns = 0  # when the heartbeat was written, or the line was read
-        self._noticed_s = 0.0  # when the figures were first seen
         self._lagging: tuple[int, str] | None = None  # the slowest rank and its step at the last survey
         self._lag = ""  # text about a rank that lagged at two surveys in a row
         self._seen: Mapping[int, RankFigures] = {}  # at the last survey
@@ -60,7 +56,7 @@ class ProgressText:
         self._sign_s: float | None = None  # when output of any rank was last seen; None without files
 
     def look(self, starts: Mapping[int, RankStart], ended: Collection[int] = ()) -> None:
-        """Read the figures, unless the last read was too recent. Ranks in `ended` never count as silent."""
+        """Read the progress, unless the last read was too recent. Ranks in `ended` never count as silent."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -69,7 +65,7 @@ class ProgressText:
         if is_due:
             self._survey(starts, ended, now_s)
         elif self._lead is not None and start is not None:
-            self._note(self._reader.look(self._lead, start.event.log_offset))
+            self._pace.note(self._reader.look(self._lead, start.event.log_offset))
         often = self._on_terminal or not self._figures.known
         self._next_s = now_s + (LOOK_EVERY_S if often else TOLD_EVERY_PLAIN_S)
 
@@ -80,10 +76,7 @@ class ProgressText:
 
     def parts(self) -> dict[str, str]:
         figures = self._figures
-        end = "" if figures.last_step is None else f" of {figures.last_step}"
-        epoch = None if figures.epoch is None else f"epoch {figures.epoch:g}"
-        step = None if figures.step is None else f"{self._unit} {figures.step}{end}"
-        left_s = self._left_s()
+        left_s = self._pace.left_s
         sign_age_s = -math.inf if self._sign_s is None else time.monotonic() - self._sign_s
         silent_s = self.silences.silent_s  # of ranks that are silent while others write
         silence = f"silent for {duration(sign_age_s)}" if sign_age_s >= ALL_SILENT_FROM_S else ""
@@ -92,7 +85,7 @@ class ProgressText:
             silent = f"{rank_list(silent_s)} silent for {duration(max(silent_s.values()))}"
         lags_for_silence = self._lagging is not None and self._lagging[0] in silent_s
         parts = {
-            "step": ", ".join(filter(None, (epoch, step))),
+            "step": step_text(figures),
             "refused": GIVEN_UP if self._reader.refused is not None else "",
             "loss": "" if figures.loss is None else f"loss {number(figures.loss, '.4f')}",
             "speed": self._speed(),
@@ -112,7 +105,7 @@ class ProgressText:
             figures = self._reader.look(lead, starts[lead].event.log_offset if lead in starts else 0)
             if figures.known and not figures.from_log:
                 self._lead = lead
-                self._note(figures)
+                self._pace.note(figures)
         return STEP_LINE.sub(b"", lines) if self._knows_steps else lines
 
     @property
@@ -120,31 +113,16 @@ class ProgressText:
         return self._figures.last_step is not None and not self._figures.from_log
 
     @property
-    def _unit(self) -> str:
-        return "sample" if self._figures.counts_samples else "step"
-
-    def _note(self, figures: RankFigures) -> None:
-        if figures != self._figures or self._first is None:
-            is_beat = figures.heartbeat is not None and not figures.from_log
-            self._time_ns = figures.heartbeat.time_ns if is_beat and figures.heartbeat else time.time_ns()
-            self._noticed_s = time.monotonic()
-        self._figures = figures
-        if figures.step is not None:
-            last = self._last  # the step count may restart, as sample counts do with each epoch
-            falls = last.step is not None and figures.step < last.step
-            goes_back = figures.epoch is not None and last.epoch is not None and figures.epoch < last.epoch
-            begins_anew = falls or goes_back or (figures.counts_samples and figures.epoch != last.epoch)
-            if self._first is None or begins_anew:
-                self._first = (figures.step, self._time_ns)
-            self._last = figures
+    def _figures(self) -> RankFigures:
+        return self._pace.figures
 
     def _survey(self, starts: Mapping[int, RankStart], ended: Collection[int], now_s: float) -> None:
-        """Read the figures of all ranks, choose the rank to show, and find slow and silent ranks."""
+        """Read the progress of all ranks, choose the rank to show, and find slow and silent ranks."""
         looks = {rank: self._reader.look(rank, starts[rank].event.log_offset) for rank in sorted(starts)}
         if self._lead not in looks:
             self._lead = next((rank for rank, each in looks.items() if each.known), None)
         if self._lead is not None:
-            self._note(looks[self._lead])
+            self._pace.note(looks[self._lead])
         interval_s = LOOK_EVERY_S if self._lead is None else SURVEY_EVERY_S
         self._next_survey_s = now_s + max(interval_s, SURVEY_S_PER_RANK * len(starts))
         if not self._on_terminal:  # each update would be a separate line
@@ -178,35 +156,19 @@ class ProgressText:
         lowest, highest = min(steps, key=lambda rank: steps[rank]), max(steps.values())
         epoch, step = steps[lowest]
         if epoch < highest[0]:
-            return lowest, f"epoch {epoch:g}, {self._unit} {step}"
+            return lowest, f"epoch {epoch:g}, {unit_of_step(self._figures)} {step}"
         behind = highest[1] - step
-        return (lowest, f"{self._unit} {step}") if behind >= max(LAGS_STEPS, LAGS_S * (self._pace() or 0.0)) else None
-
-    def _pace(self) -> float | None:
-        """Return the steps per second since the first step seen, or None if the rate is unknown.
-
-        If steps restart with each epoch, only the current epoch counts.
-        """
-        if self._first is None or self._figures.step is None:
-            return None
-        steps, seconds = self._figures.step - self._first[0], (self._time_ns - self._first[1]) / 1e9
-        return steps / seconds if steps > 0 and seconds >= MIN_PACE_S else None
+        lags = behind >= max(LAGS_STEPS, LAGS_S * (self._pace.steps_per_s or 0.0))
+        return (lowest, f"{unit_of_step(self._figures)} {step}") if lags else None
 
     def _speed(self) -> str:
         figures = self._figures
         if figures.tokens_per_s is not None:
             return f"{number(figures.tokens_per_s, ',.0f')} tokens/s"
-        pace = figures.steps_per_s or self._pace()
-        return "" if pace is None else f"{number(pace, ',.0f' if pace >= 100 else '.3g')} {self._unit}s/s"
-
-    def _left_s(self) -> float | None:
-        """Estimate the seconds until the last step. Return None if they cannot be estimated."""
-        step, last, pace = self._figures.step, self._figures.last_step, self._pace()
-        is_of_epoch = self._figures.epoch is not None or self._figures.counts_samples or self._figures.is_bare
-        if step is None or last is None or step >= last or is_of_epoch or pace is None:
-            return None
-        left_s = (last - step) / pace - (time.monotonic() - self._noticed_s)
-        return left_s if left_s > 0 else None  # the current step takes longer than expected
+        pace = figures.steps_per_s or self._pace.steps_per_s
+        return (
+            "" if pace is None else f"{number(pace, ',.0f' if pace >= 100 else '.3g')} {unit_of_step(self._figures)}s/s"
+        )
 
 
 def about_silence(silent_s: Mapping[int, float], running: int, argument: str) -> tuple[str, str]:

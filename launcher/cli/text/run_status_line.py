@@ -69,7 +69,7 @@ class PartialLines:
         return self._row is not None
 
     def show(self, begun: Mapping[int, PartialLine]) -> bool:
-        """Draw the partial lines, keyed by global rank, and return whether any line is visible."""
+        """Draw the partial lines, keyed by global rank. Return True if any line is visible."""
         if self._row is None:
             return False
         now_s = time.monotonic()
@@ -207,7 +207,7 @@ class RunStatusLine:
             self._print(self._started_text())
 
     def hint(self) -> tuple[str, ...]:
-        """The first time that ranks are silent for unusually long, return lines about them. Else, return ()."""
+        """Return lines about silent ranks the first time that ranks are silent for unusually long, else ()."""
         silent_s = {} if self._measured is None else self._measured.silences.silent_s
         if not silent_s or self._has_hinted or self._progress.current.ending.stopping is not None:
             return ()

@@ -62,7 +62,10 @@ def _details(state: RunState, *, restarts: bool) -> str:
         case State.FAILED | State.HUNG:
             return f" with exit code {state.exit_code}"
         case State.STOPPED:
-            stopping = state.progress.current.ending.stopping
+            ending = state.progress.current.ending
+            if ending.cause is Cause.TIMED_OUT:
+                return " by its time limit"
+            stopping = ending.stopping
             return f" by {one_line(stopping.asked_by)}" if stopping is not None and stopping.asked_by else ""
         case _:
             count = state.progress.restarts if restarts else 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
-from launcher.checkpoint.index import OWN_NETWORK, Index, checkpoints_in, readable
+from launcher.checkpoint.index import OWN_NETWORK, Index, checkpoints_in, readable, written_ns
+from launcher.cli.text.columns import duration
 from launcher.cli.text.stdout import as_argument
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import State
@@ -14,27 +16,31 @@ from launcher.runs.status import RunState
 LOOKED_AT = 5
 
 
-def going_on(run_dir: RunDir, reference: str) -> Iterator[str]:
+def going_on(run_dir: RunDir, ended_ns: int | None) -> Iterator[str]:
     """Yield a line with the newest checkpoint of a run and the command that resumes from it.
 
-    `reference` is the RUN argument, quoted for a shell and safe to show.
+    `ended_ns` is the time at which the run ended.
     """
-    if (index := newest_checkpoint(run_dir)) is None:
+    if (newest := newest_checkpoint(run_dir)) is None:
         return
+    path, index = newest
+    before_s = ((ended_ns or 0) - written_ns(path)) / 1e9  # negative if a lost run did not record its end
+    when = f", {duration(before_s)} before the end" if before_s >= 0 else ""
+    reference = as_argument(run_dir)
     how = f"tlaunch rerun {reference} --resume {reference}"
     if index.program == OWN_NETWORK:  # `--resume` is only for bundled programs
         how = f'train(..., resume="{reference}") in the program'
-    yield f"newest checkpoint: step {index.step:,}; to resume from it: {how}"
+    yield f"newest checkpoint: step {index.step:,}{when}; to resume from it: {how}"
 
 
-def newest_checkpoint(run_dir: RunDir) -> Index | None:
-    """Return the index of a run's newest readable checkpoint. Only the newest few checkpoints are tried."""
+def newest_checkpoint(run_dir: RunDir) -> tuple[Path, Index] | None:
+    """Return a run's newest readable checkpoint and its index. Only the newest few checkpoints are tried."""
     with suppress(OSError):  # the directory cannot be read
-        return next((index for _, index in readable(checkpoints_in(run_dir.checkpoints)[:LOOKED_AT])), None)
+        return next(readable(checkpoints_in(run_dir.checkpoints)[:LOOKED_AT]), None)
     return None
 
 
 def how_to_resume(state: RunState) -> Iterator[str]:
     """If the run ended without success, yield a line that says how to resume it."""
     if state.engine is None and state.state in {State.FAILED, State.HUNG, State.LOST, State.STOPPED}:
-        yield from going_on(state.run_dir, as_argument(state.run_dir))
+        yield from going_on(state.run_dir, state.ended_ns)

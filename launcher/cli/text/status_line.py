@@ -28,7 +28,7 @@ class StatusLine:
     """
 
     def __init__(self, stream: TextIO, *, alone: bool = True) -> None:
-        """Create a status line. It is drawn only if `alone` is true: no other process writes to the terminal."""
+        """Create a status line. It is drawn only if no other process writes to the terminal (`alone` is true)."""
         self._stream = stream
         self._encoding = stream.encoding or "utf-8"
         self.on_terminal = alone and takes_escapes(stream)

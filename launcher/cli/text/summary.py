@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from launcher.cli.text import verdict_text
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, time_limit
 from launcher.cli.text.stdout import as_argument
 from launcher.cli.text.style import FAINT, PLAIN, Screen
 from launcher.core.devices import device_name
 from launcher.core.events import Cause, NotBegun
 from launcher.core.machine.proc import is_full
 from launcher.core.records import RunSpec
+from launcher.core.resources import called_function
 from launcher.core.run_dir import RunDir
 from launcher.core.run_report import RankExit
 from launcher.core.verdict import Verdict
@@ -50,11 +51,13 @@ def render(
         yield from start_failure(progress.not_begun)
     elif ending.cause in {Cause.FAILED, Cause.HUNG}:
         yield from _failure(progress, spec, shown_dir, server_index, screen)
-    elif ending.cause is Cause.STOPPED:
+    elif ending.cause in {Cause.STOPPED, Cause.TIMED_OUT}:
         stopping = ending.stopping  # the request may have come from another server
         by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
-        yield f"stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
-        yield from _going_on(spec)
+        is_timed_out = ending.cause is Cause.TIMED_OUT
+        limit = f"{time_limit(spec.supervision.time_limit_s)} reached; " if is_timed_out else ""
+        yield f"{limit}stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+        yield from _going_on(spec, progress)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
     elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # on the launchers of other servers
@@ -69,16 +72,21 @@ def render(
         yield f"warning: SIGKILL did not end these processes, which are blocked in the kernel: {pids}"
 
 
-def next_commands(progress: Progress, run_dir: RunDir, screen: Screen) -> Iterator[str]:
+def next_commands(progress: Progress, spec: RunSpec, screen: Screen) -> Iterator[str]:
     """If the run has started and ended, yield a line with commands to use next.
 
     The commands include the run's name, because other runs may have started since.
     """
     if not progress.ended or progress.not_begun is not None:
         return
-    verbs = ("report", "rerun") if progress.current.verdict is None else ("why", "report", "rerun")
-    *others, last = (f"`tlaunch {verb} {as_argument(run_dir)}`" for verb in verbs)
-    yield screen.paint(f"next: {', '.join(others)} or {last}", FAINT)
+    verdict = progress.current.verdict
+    verbs = ["report"]
+    if verdict is not None:
+        verbs.insert(0, "why" if verdict.culprit is None else "logs --rank failed")
+    if called_function(spec.ranks[0].argv) is None:
+        verbs.append("rerun")
+    *others, last = (f"`tlaunch {verb} {as_argument(RunDir(spec.run_dir))}`" for verb in verbs)
+    yield screen.paint(f"next: {', '.join(others)}{' or ' if others else ''}{last}", FAINT)
 
 
 def start_failure(event: NotBegun) -> Iterator[str]:
@@ -105,12 +113,11 @@ def _agent_lost(progress: Progress, run_dir: RunDir) -> Iterator[str]:
         yield f"hint: raise the limit on open files with `ulimit -n`; it is {limit}"
 
 
-def _going_on(spec: RunSpec) -> Iterator[str]:
+def _going_on(spec: RunSpec, progress: Progress) -> Iterator[str]:
     if RunDir(spec.run_dir).checkpoints.is_dir():
         from launcher.cli.text.saved_text import going_on  # only for runs with checkpoints
 
-        run_dir = RunDir(spec.run_dir)
-        yield from going_on(run_dir, as_argument(run_dir))
+        yield from going_on(RunDir(spec.run_dir), progress.last_ns)
 
 
 # --- the last lines of the culprit's log, also for `tlaunch why` ---
@@ -151,7 +158,7 @@ def _failure(
     verdict = progress.current.verdict
     if verdict is None and progress.not_restarting is not None:
         yield f"error: the ranks could not be restarted: {progress.not_restarting}"
-        yield from _going_on(spec)
+        yield from _going_on(spec, progress)
         return
     if verdict is None:
         yield "error: a rank failed for an unknown reason"
@@ -160,8 +167,9 @@ def _failure(
     if screen.columns is not None:
         yield ""  # separates the error from rank 0's lines above
     yield from verdict_text.render(
-        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: "
-    )
+        verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: ",
+        stdin=spec.stdin,
+    )  # fmt: skip
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)
     if culprit is not None:
@@ -177,7 +185,7 @@ def _failure(
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
-    yield from _going_on(spec)
+    yield from _going_on(spec, progress)
 
 
 def _restarts(progress: Progress) -> Iterator[str]:

@@ -35,7 +35,7 @@ SIGNALLED = 128  # a shell's exit code is 128 + the signal
 _COPIED = "hint: "  # hints are not wrapped, so that commands can be copied
 MAX_WAYS = 8  # kinds of failures that are listed
 # Beginning of an exception: the hint.
-_NO_INPUT = "do not read standard input in ranks, it is /dev/null; to debug, start the program without tlaunch or use `tlaunch stacks`"
+_NO_INPUT = "add `--stdin RANK` to connect one rank to your terminal; standard input of the other ranks is /dev/null"
 _NO_TLAUNCH = "install tlaunch in the ranks' Python environment, or catch the ImportError"
 HINTS = {
     "ModuleNotFoundError: No module named 'tlaunch'": _NO_TLAUNCH,
@@ -52,15 +52,16 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 def render(
-    verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = ""
+    verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = "",
+    stdin: int | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the lines of a verdict. The first line is `lead` followed by the headline.
 
-    `place` describes a global rank: "server 127.0.0.1, device 3, process 4711".
+    `place` describes a global rank: "server 127.0.0.1, device 3, process 4711". `stdin` is the rank of --stdin.
     """
     first = screen.wrapped(f"{lead}{headline(verdict)}")
     yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
-    for line in map(shortened, _details(verdict, place, traceback=traceback)):
+    for line in map(shortened, _details(verdict, place, traceback=traceback, stdin=stdin)):
         yield line if line.startswith(_COPIED) else screen.wrapped(line)
     followed = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
     for line in map(shortened, _listed("consequences:", followed)):
@@ -68,7 +69,7 @@ def render(
     yield from map(screen.wrapped, map(shortened, _stacks(verdict)))
 
 
-def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback: bool) -> list[str]:
+def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback: bool, stdin: int | None) -> list[str]:
     failure = culprit_failure(verdict)
     lines = [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
     if failure is not None:
@@ -76,7 +77,10 @@ def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback:
     others = [cause for cause in verdict.causes if cause is not failure]
     lines += _listed("also failed independently:" if failure else "failed:", others)
     raised = dict.fromkeys(cause.what for cause in verdict.causes)
-    lines += [f"hint: {hint}" for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised)]
+    hints = dict.fromkeys(hint for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised))
+    if stdin is not None and stdin == verdict.culprit:  # it read the end of its input, or left the debugger
+        hints.pop(_NO_INPUT, None)
+    lines += [f"hint: {hint}" for hint in hints]
     return lines
 
 
@@ -189,7 +193,7 @@ def _excerpt(lines: Sequence[str]) -> list[str]:
 
 
 def _start_of_message(lines: Sequence[str], begin: int) -> int:
-    """Return the index of the first line of the exception message that contains line `begin`.
+    """Find the exception message that contains line `begin`, and return the index of its first line.
 
     Return `begin` if that line is not part of a message, or if the message starts far above. An exception's notes
     follow its message and are useless without it.

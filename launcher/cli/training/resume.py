@@ -10,10 +10,10 @@ from typing import Any
 
 from launcher.checkpoint.dcp import DCP_METADATA
 from launcher.checkpoint.file_layout import MODEL
-from launcher.checkpoint.index import INDEX, Index, checkpoints_in, is_checkpoint, read_index, readable, step_named
+from launcher.checkpoint.index import Index, checkpoints_in, is_checkpoint, read_index, readable, step_named, written_ns
 from launcher.checkpoint.initial_model import check_initial
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
-from launcher.checkpoint.same_settings import check_settings, differing_settings
+from launcher.checkpoint.same_settings import check_settings, difference_text, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.core.errors import TlaunchError, UnreadableError
@@ -25,37 +25,53 @@ from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
 from launcher.runs.store import find_run, means_latest, run_names
 
-SHOWN = 8  # checkpoints listed in a hint
+SHOWN = 8  # checkpoints or settings listed in a message
+PACKAGED_DATA = "the packaged sample"
 
 
 def resolve_checkpoint(
     options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str], defaults: Mapping[str, Any]
-) -> Path | None:
-    """Return the checkpoint or checkpoint directory to resume from, or None if "auto" finds no checkpoint.
+) -> tuple[Path | None, str]:
+    """Return the checkpoint or checkpoint directory to resume from, or None and a note if "auto" finds no checkpoint.
 
     `named` has the names of the settings that the user has set, and `defaults` the default values of all settings.
     Raises UnreadableError if the checkpoint or run does not exist, and UsageError if a prefix matches several runs or
     the newest checkpoint has another program or other settings.
     """
     if options.resume == AUTO:
-        data = "" if options.data is None else str(options.data.absolute())
-        init_from = "" if options.init_from is None else str(resolve_model(options.runs_dir, options.init_from))
-        fitting = (
-            (index.step, found)
-            for found, index in _indexed(options.runs_dir)
-            if index.program == program
-            and (index.data, index.init_from) == (data, init_from)
-            and _tokenizer(index.settings) == _tokenizer(settings)
-            and not any(differing_settings(index, settings, named, defaults=defaults))
-        )
-        _, newest = max(fitting, key=lambda pair: (_written_ns(pair[1]), pair[0]), default=(0, None))
-        return None if newest is None else newest.parent  # the directory, so that ranks can skip a damaged checkpoint
+        return _newest_fitting(options, program, settings, named, defaults)
     assert options.resume is not None
     newest, *others = resolve_checkpoints(options.runs_dir, options.resume)
     for path, index in readable([newest, *others]):
         check_settings(path, index, program, settings, named, defaults=defaults)
         break
-    return newest.parent if others else newest
+    return newest.parent if others else newest, ""
+
+
+def _newest_fitting(
+    options: RunOptions, program: str, settings: Mapping[str, Any], named: Collection[str], defaults: Mapping[str, Any]
+) -> tuple[Path | None, str]:
+    """Return the directory of the newest checkpoint with these settings, or None and how the nearest one differs."""
+    data = " ".join(str(path.absolute()) for path in options.data_paths)
+    init_from = "" if options.init_from is None else str(resolve_model(options.runs_dir, options.init_from))
+    found: list[tuple[list[str], Path]] = []
+    for path, index in _indexed(options.runs_dir):
+        differences = list(differing_settings(index, settings, named, defaults=defaults))
+        for name, theirs, ours, absent in (
+            ("--data", index.data, data, PACKAGED_DATA),
+            ("--init-from", index.init_from, init_from, "none"),
+            ("data.tokenizer", _tokenizer(index.settings), _tokenizer(settings), "none"),
+        ):
+            if theirs != ours:
+                differences.append((name, theirs or absent, ours or absent))
+        if index.program == program:
+            found.append(([*map(difference_text, differences)], path))
+    if not found:
+        return None, ""
+    differing, nearest = min(found, key=lambda pair: (len(pair[0]), -written_ns(pair[1])))
+    if not differing:
+        return nearest.parent, ""  # the directory, so that ranks can skip a damaged checkpoint
+    return None, f"{nearest.name} of {escaped(nearest.parents[1].name)} differs in {some_of(differing, SHOWN)}"
 
 
 def initial_words(
@@ -99,7 +115,7 @@ def resolve_model(runs_dir: Path, reference: str) -> Path:
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
-    """Return the checkpoints of a run or directory, newest first. For a checkpoint's path, return that checkpoint.
+    """Return the checkpoints of a run or directory, newest first. For a checkpoint, return only this checkpoint.
 
     Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
     found, and UsageError if `reference` is a prefix of several run names.
@@ -166,7 +182,7 @@ def _names_of(checkpoints: Sequence[Path]) -> str:
 
 
 def _none_of_run(reference: str, run: RunDir) -> UnreadableError:
-    hint = "use --set checkpoint.every_steps=N to save checkpoints"
+    hint = "use --set checkpoint.every_steps=N to save checkpoints more often"
     if (before := continued_by(run)) is not None:
         hint = f"name the run that it was resumed from, {continued_from(before)}, or {hint}"
     return UnreadableError(f"{escaped(reference)}: this run has no checkpoint", hint=hint)
@@ -185,9 +201,3 @@ def _indexed(runs_dir: Path) -> Iterator[tuple[Path, Index]]:
     for name in run_names(runs_dir):
         if all(is_trusted_in(uid, runs_dir) for uid in uids_of_file(runs_dir / name)):
             yield from readable(path.absolute() for path in checkpoints_in(RunDir(runs_dir / name).checkpoints))
-
-
-def _written_ns(checkpoint: Path) -> int:
-    with suppress(OSError):  # another run may be removing it
-        return (checkpoint / INDEX).stat().st_mtime_ns
-    return 0

@@ -29,7 +29,7 @@ def missing_for_trainer() -> UnreadableError | None:
         return None
     return UnreadableError(
         f"the bundled trainer needs {', '.join(lacking)}, which {sys.executable} does not have",
-        hint="run `pip install '.[train]'` in the checkout of tlaunch, or give your own COMMAND after `--`",
+        hint="run `pip install '.[train]'` in the tlaunch repository, or give another COMMAND after `--`",
     )
 
 

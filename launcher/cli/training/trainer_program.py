@@ -16,7 +16,6 @@ from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
 from launcher.core.text import printable, shell_words
-from launcher.logs.terminal import escaped
 from launcher.preload.masking import MASK
 from launcher.recipes.catalog import recipe_named
 from launcher.recipes.load import named_settings, origins, packaged_config
@@ -58,10 +57,11 @@ def chosen_settings(options: RunOptions) -> tuple[str, ...]:
 def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = True) -> TrainerCommand:
     """Check that recipe, layout and data fit together, and return the command of the bundled trainer.
 
-    If `needs_data` is false, --data is checked only if it is given.
+    If `needs_data` is false, training data is checked only if it is given.
     """
     recipe = recipe_named(options.recipe)
     chosen = chosen_settings(options)
+    given, options = options.config, replace(options, config=recipe.config_called(options.config))
     settings = recipe.load(options.config, chosen)
     if options.micro_batches is None:
         layout = replace(layout, micro_batches=settings.train.micro_batches)
@@ -73,19 +73,21 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
         argv += ["--recipe", recipe.name]
     if options.config is not None:
         path, packaged = Path(options.config), packaged_config(options.config)
-        notes = () if packaged is None else (stand_in_note(options.config, "recipe", packaged),)
+        if packaged is not None and given is not None and not given.startswith(("recipes/", "templates/")):
+            notes = (stand_in_note(given, "recipe", packaged),)
         argv += ["--config", str(path.absolute()) if path.is_file() else options.config]
     for setting in chosen:
         argv += ["--set", setting]
     notes += recipe.notes(settings, layout)
-    if needs_data or options.data is not None:
-        recipe.check_data(settings, options.data)
-    if options.data is not None:
-        argv += ["--data", str(options.data.absolute())]
-    if (options.elastic or options.max_restarts) and not settings.checkpoint.is_on:
+    data = options.data_paths
+    if needs_data or data:
+        recipe.check_data(settings, data)
+        settings = recipe.with_data(settings, data)
+    for name, file in (("--data", options.data), ("--source", options.source), ("--target", options.target)):
+        argv += [] if file is None else [name, str(file.absolute())]
+    if (options.elastic or options.max_restarts) and not settings.checkpoint.enabled:
         begins = "from the beginning" if options.resume is None else "from the checkpoint of --resume"
-        saves = "to resume from the last step, save checkpoints with --set checkpoint.every_steps=N"
-        notes += (f"note: each restart trains {begins}; {saves}",)
+        notes += (f"note: checkpoint.enabled is false, so each restart trains {begins}",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
     if continues is not None or options.init_from is not None:
@@ -103,16 +105,11 @@ def _resumed(
     from launcher.cli.training.resume import continued, resolve_checkpoint  # only for --resume
 
     named = named_settings(options.config, chosen)
-    checkpoint = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
+    checkpoint, nearest = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
     if checkpoint is None:
         note = "note: --resume auto found no checkpoint with these settings; training starts from the beginning"
-        return (), None, (note,)
-    continues = continued(checkpoint)
-    notes: tuple[str, ...] = ()
-    if continues is not None and continues.run is not None and not settings.checkpoint.is_on:
-        saved = f"note: {escaped(continues.run)} saved checkpoints, but this run does not"
-        notes = (f"{saved}; to save them, add --set checkpoint.every_steps=N",)
-    return ("--resume", str(checkpoint)), continues, notes
+        return (), None, (f"{note}; {nearest}" if nearest else note,)
+    return ("--resume", str(checkpoint)), continued(checkpoint), ()
 
 
 DEFAULT = "default"
@@ -135,7 +132,7 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
     """
     recipe, chosen = recipe_named(options.recipe), chosen_settings(options)
     values = dataclasses.asdict(recipe.load(options.config, chosen))
-    given = origins(recipe.settings, options.config, chosen)
+    given = origins(recipe.settings, recipe.config_called(options.config), chosen)
     by_profile = {text.partition("=")[0]: f"--set {text}" for text in PROFILED} if options.profile else {}
     given = {name: "--profile" if by_profile.get(name) == where else where for name, where in given.items()}
     if options.micro_batches is not None:
@@ -150,6 +147,15 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
         for section, entries in values.items()
         for key, value in entries.items()
     )  # fmt: skip
+
+
+def changed_settings(options: RunOptions, layout: Layout) -> list[str]:
+    """Return the settings with other values than their defaults, such as "train.steps=5"."""
+    return [
+        printable(f"{each.name}={as_toml(each.value)}")
+        for each in effective_settings(options, layout)
+        if each.origin != DEFAULT and each.value != each.default
+    ]
 
 
 def without_settings(options: RunOptions) -> RunOptions:

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.checkpoint.index import is_checkpoint, read_index
+from launcher.checkpoint.index import checkpoints_in, is_checkpoint, read_index, readable
 from launcher.checkpoint.model_merge import merge, read_config
 from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.cli.text.progress_bar import progress_bar
@@ -19,6 +19,7 @@ from launcher.cli.training.resume import resolve_model
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
 from launcher.core.errors import EXIT_OK, TlaunchError, UsageError, exit_code_of
 from launcher.core.frozen import frozen
+from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
 
 MODULE = "launcher.trainer.decode"
@@ -93,9 +94,16 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
         yield model, str(checkpoint)
 
 
+def has_translation_model(run: RunDir) -> bool:
+    """Return whether `translation_model` finds a model or a checkpoint in the directory of a run."""
+    with suppress(TlaunchError):
+        return read_config(run.model)[0] == PROGRAM
+    return any(index.program == PROGRAM for _, index in readable(checkpoints_in(run.checkpoints)[:1]))
+
+
 def _check_program(program: str, path: Path) -> None:
     if program != PROGRAM:
         raise UsageError(
             f"{escaped(str(path))} belongs to the program {escaped(program)}, which does not translate",
-            hint=f"choose a run of the recipe {PROGRAM}",
+            hint=f"choose a run that trained the recipe {PROGRAM}",
         )

@@ -95,8 +95,8 @@ def read_engine_rank(environment: Mapping[str, str], pid: int) -> EngineRank | N
     for other in claims[1:]:
         if not _agree(claims[0], other):
             raise UsageError(
-                f"two engines gave this process different ranks: {_claim(claims[0])}, {_claim(other)}",
-                hint="if one mpirun runs inside another, start the inner one with `env -i`",
+                f"two MPI launchers gave this process different ranks: {_claim(claims[0])}, {_claim(other)}",
+                hint="if mpirun starts another mpirun, start the inner mpirun with `env -i`",
             )
     mpi = claims[0] if claims else None
     if slurm is None or mpi is None:
@@ -286,7 +286,7 @@ def variables_for(library: MpiLibrary, *, by_open_mpi_4: bool) -> Mapping[str, s
 
 
 def why_apart(library: MpiLibrary, environment: Mapping[str, str]) -> str | None:
-    """Return the problem of ranks with this MPI library in the job with this `environment`, or None if they work."""
+    """Return the problem that ranks with this MPI library have in a job with this `environment`, or None."""
     if library.family is None:
         return None
     offered = {protocol for protocol, names in _OFFERS.items() if any(environment.get(name) for name in names)}

@@ -24,12 +24,12 @@ def is_own(uid: int | None) -> bool:
 
 
 def is_trusted(uid: int) -> bool:
-    """Return True if this user's files may control this process. The user must be root or run this process."""
+    """Return True if this user's files may control this process: if the user is root or runs this process."""
     return uid == ROOT or uid in own_uids()
 
 
 def is_trusted_in(uid: int, directory: Path) -> bool:
-    """Return True if the user is trusted, or if new files in `directory` get this owner because uids are mapped."""
+    """Return True if the user is trusted, or if a uid mapping gives this uid to all new files in `directory`."""
     if is_trusted(uid):
         return True
     from tempfile import TemporaryFile  # noqa: PLC0415 - most directories belong to their user

@@ -36,6 +36,7 @@ _NVIDIA = re.compile(r"nvidia([0-9]{1,6})")  # without nvidiactl and nvidia-uvm
 _OCTAL = re.compile(r"\\([0-7]{3})")  # escaped spaces and similar characters in the mount table
 SPARE = 64  # descriptors for everything else that is open
 _LISTENS = "0A"  # socket state in /proc/net/tcp
+_READS_STDIN = ("0 0x0 ", "63 0x0 ")  # the call `read(0, ...)` in /proc/PID/syscall, on x86_64 and aarch64
 
 
 class Mount(NamedTuple):
@@ -137,9 +138,9 @@ def catches(pid: int, number: int) -> bool:
 
 
 def has_open(pid: int, descriptor: int) -> bool:
-    """Return True if process `pid` has opened the file of this process's `descriptor` for writing.
+    """Return True if process `pid` has a file open for writing. The file is given by a `descriptor` of this process.
 
-    Links to its other files are not followed: their file system may not respond, and following them would block.
+    Links to other files of `pid` are not followed: their file system may not respond, and following them would block.
     """
     path, wanted = os.readlink(f"{PROC}/self/fd/{descriptor}"), os.fstat(descriptor)  # noqa: PTH115
     with suppress(OSError):
@@ -195,7 +196,7 @@ class Usage:
 
 
 def usage_of(leaders: Collection[int]) -> dict[int, Usage]:
-    """Return the resource usage of each living leader process, including its descendants and its session's orphans."""
+    """Return the resource usage of each living leader, including its descendants and the orphans of its session."""
     processes = {process.pid: process for process in every_process()}
     # The listing may miss a process while others start and end.
     missed = (stat(leader) for leader in leaders if leader not in processes)
@@ -222,6 +223,17 @@ def core_wait_s(pid: int | Literal["thread-self"]) -> float | None:
         return None
 
 
+def waits_at_stdin(leader: int) -> bool:
+    """Return True if a thread in the session of this process waits for data on its stdin."""
+    for process in every_process():
+        if process.session == leader:
+            for thread in Path(f"{PROC}/{process.pid}/task").glob("*/syscall"):
+                with suppress(OSError):  # it has ended, or the kernel does not show it
+                    if thread.read_text(encoding="ascii").startswith(_READS_STDIN):
+                        return True
+    return False
+
+
 def _leader_of(pid: int, processes: Mapping[int, Stat], leaders: Collection[int]) -> int | None:
     for _ in range(_MAX_GENERATIONS):  # a pid that was reused during the scan could create a cycle
         if pid in leaders:
@@ -244,6 +256,13 @@ def is_readable(descriptor: int, within_s: float = 0.0) -> bool:
     return bool(poll.poll(within_s * 1000))
 
 
+def in_background(terminal: int) -> bool:
+    """Return True if this process must not read from its controlling terminal, the descriptor `terminal`."""
+    with suppress(OSError):  # not this session's terminal
+        return os.tcgetpgrp(terminal) != os.getpgrp()
+    return False
+
+
 def own_limit() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
@@ -254,7 +273,7 @@ def limit_to(files: int) -> None:
 
 
 def make_room(files: int) -> bool:
-    """Increase the limit of open files to fit `files` more. Return False if the system does not allow it."""
+    """Increase the limit of open files so that `files` more can be opened. Return False if the system forbids it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = files + SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:

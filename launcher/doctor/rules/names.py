@@ -64,7 +64,7 @@ def _who_knows(evidence: Evidence, owner: int, without: frozenset[int], *, is_kn
 
 
 def loopback(evidence: Evidence) -> Iterator[Finding]:
-    """Check that no server's name resolves to loopback on another server. That server would connect to itself."""
+    """Check that no server's name resolves to loopback on another server, which would then connect to itself."""
     for owner, name in _table_names(evidence) if evidence.has_several_servers else ():
         found = {index: one for index, facts in evidence.facts.items() if (one := facts.resolution(name))}
         others = sorted(index for index, one in found.items() if index != owner and _is_local(one))

@@ -56,7 +56,7 @@ def _judge_choice(evidence: Evidence, index: int, variable: str, value: str) -> 
 
 
 def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
-    """Return the interface that each server used: the one with its address in the table, or else its busiest one."""
+    """Return one used interface per server: if possible the one with its address in the table, else the busiest one."""
     found = []
     for index, names in enumerate(carriers):
         wanted, each = _having_address(evidence, index), names.split(",")
@@ -65,7 +65,7 @@ def carried_by(carriers: Sequence[str], evidence: Evidence) -> tuple[str, ...]:
 
 
 def unexpected_interface(measured: Sequence[str], evidence: Evidence) -> Iterator[Finding]:
-    """Report servers that did not send data over the interface with their address in the table.
+    """Report servers that did not send data over the interface that has their address in the table.
 
     `measured` names the interface that each server used. `chosen_interfaces` checks interfaces that variables choose.
     """

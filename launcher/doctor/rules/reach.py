@@ -36,7 +36,7 @@ class _Ways:
                 self._failed[end][way[end]].append(way)
 
     def take_all(self, server: int, end: int) -> list[Way]:
-        """If all of at least two connections from (`end` 0) or to (`end` 1) a server failed, remove and return them."""
+        """Pop the connections from (`end` 0) or to (`end` 1) a server if there are two or more and all failed."""
         ways = [way for way in self._failed[end].get(server, ()) if way in self._left]
         if len(ways) < 2 or len(ways) != self._tried[end][server]:
             return []

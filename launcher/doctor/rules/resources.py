@@ -28,7 +28,7 @@ Find = Callable[[Answer], Mapping[str, Any] | None]
 def _folder(
     purpose: str, is_wrong: Callable[[Folder, int], bool], breaks: Callable[[Folder], bool] = lambda _: False
 ) -> Find:
-    """Return a check of the directory that a server uses for `purpose`. It reports the directory if `is_wrong` is True.
+    """Return a check of the directory that a server uses for `purpose`. The check fails if `is_wrong` returns True.
 
     `breaks` states whether a run would fail if this directory is the runs directory.
     """
@@ -60,7 +60,7 @@ def _is_nearly_full(folder: Folder, _ranks: int) -> bool:
 
 
 def _shared_memory_of(ranks: int) -> int:
-    """Return how many bytes of shared memory the ranks of a server and their data loaders need."""
+    """Return the number of bytes of shared memory that a server's ranks and their data loaders need."""
     return SHARED_MEMORY_PER_RANK_BYTES * ranks if ranks > 1 else 0
 
 
@@ -70,7 +70,7 @@ def _is_small(folder: Folder, ranks: int) -> bool:
 
 
 def _is_used_up(folder: Folder, ranks: int) -> bool:
-    """Return whether shared memory is large enough but full, for example with files of killed ranks."""
+    """Return True if shared memory is large enough but full, for example with files of killed ranks."""
     free, total = folder.free_bytes, folder.total_bytes
     return free is not None and total is not None and free < _shared_memory_of(ranks) <= total
 

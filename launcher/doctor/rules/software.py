@@ -87,7 +87,7 @@ def table_differs(evidence: Evidence) -> Iterator[Finding]:
 
 
 def mpi_by_name(answer: Answer) -> Mapping[str, Any] | None:
-    """If mpi4py could hang because the table has server names, return the variables that prevent this, else None."""
+    """Return the variables that keep mpi4py from hanging if the table has server names, or None if none are needed."""
     if not answer.facts.mpi_variables or not go_by_names(answer.evidence.cluster.servers):
         return None
     needed = " ".join(f"{name}={value}" for name, value in answer.facts.mpi_variables)

@@ -30,16 +30,16 @@ def no_address_of_ipv6(job: Job) -> None:
 def check_host_name(name: str) -> None:
     if not is_host_name(name):
         raise UsageError(
-            f"server_id {name!r} cannot be used as a host name in this file",
-            hint="write the server's name or address into the rank table",
+            f"server_id {name!r} is not a valid host name",
+            hint="put the server's host name or address in the rank table",
         )
 
 
 def check_no_colon(name: str) -> None:
     if ":" in name:
         raise UsageError(
-            f"server_id {name!r}: mpirun reads the part after a colon as a number of slots",
-            hint="write the server's name or its IPv4 address into the rank table",
+            f"server_id {name!r} contains a colon, but mpirun expects a slot count after a colon",
+            hint="put the server's host name or IPv4 address in the rank table",
         )
 
 
@@ -50,7 +50,7 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
         if block.name in seen:
             raise RefusedLayoutError(
                 f"the ranks of server {block.name} are not consecutive, but a hostfile requires consecutive ranks",
-                hint="use --flavor job, which accepts any order",
+                hint="use --flavor job, which accepts ranks in any order",
             )
         seen.add(block.name)
 
@@ -58,8 +58,8 @@ def hosts_hold_runs_of_ranks(job: Job) -> None:
 def no_lone_colon(job: Job, engine: str = "mpirun") -> None:
     if ":" in job.command:
         raise UsageError(
-            f"COMMAND has the argument ':', which {engine} reads as the end of a program",
-            hint="put COMMAND into a script, and run the script",
+            f"COMMAND has the argument ':', but {engine} uses ':' to separate programs",
+            hint="put COMMAND in a script and run the script",
         )
 
 
@@ -70,11 +70,11 @@ def no_lone_colon_for_srun(job: Job) -> None:
 
 
 def a_shell_exports_secrets(job: Job) -> None:
-    """Raise if a shell cannot export a secret because of its name. Its value would appear on a command line."""
+    """Raise if a shell cannot export a secret because of its name. The value would then appear on a command line."""
     for name in job.secrets:
         if not _SHELL_NAME.fullmatch(name):
             raise UsageError(
-                f"--env {name}: the value looks secret, so a shell must export it, but shells do not accept this name",
+                f"--env {name}: the value looks like a secret and must be exported, but a shell cannot export this name",
                 hint=f"{_HINT_NAME}, or let the program read the value from a file",
             )
 
@@ -82,8 +82,8 @@ def a_shell_exports_secrets(job: Job) -> None:
 def no_equals_sign_in_program(job: Job) -> None:
     if "=" in job.command[0]:
         raise UsageError(
-            f"{job.command[0]!r}: `env` would treat a program with '=' in its name as a variable",
-            hint="start the program through a link or script whose name has no '='",
+            f"{job.command[0]!r}: `env` would read the program as a variable, because the name contains '='",
+            hint="start the program from a link or script that has no '=' in its name",
         )
 
 
@@ -109,21 +109,21 @@ def msrun_starts_by_python(job: Job) -> None:
     if job.command[0] not in {"python", "python3", "pytest"} and not job.command[0].endswith(".py"):
         raise UsageError(
             f"msrun would start `python {job.command[0]}`",
-            hint="write COMMAND in the form `python train.py`; msrun uses the first `python` on PATH",
+            hint="start COMMAND with `python`, for example `python train.py`; msrun uses the first `python` on PATH",
         )
 
 
 def a_shell_exports_variables(job: Job) -> None:
     for name in job.user_env:
         if not _SHELL_NAME.fullmatch(name):
-            raise UsageError(f"--env {name}: a shell cannot export a variable of that name", hint=_HINT_NAME)
+            raise UsageError(f"--env {name}: a shell cannot export a variable with this name", hint=_HINT_NAME)
 
 
 def name_of_a_pod(job: Job) -> None:
     if not _LABEL.fullmatch(job.name) or len(job.name) > MAX_POD_NAME:
         raise UsageError(
-            f"--name {job.name!r} is not a valid name of a Kubernetes job",
-            hint=f"use lower-case letters, digits and dashes, and start with a letter; the limit is {MAX_POD_NAME} characters",
+            f"--name {job.name!r} is not a valid Kubernetes job name",
+            hint=f"use at most {MAX_POD_NAME} characters: lower-case letters, digits and dashes, starting with a letter",
         )
 
 
@@ -135,15 +135,15 @@ def fits_an_mpi_job(job: Job) -> None:
         counts = {len(server.ranks) for server in job.servers}
         if len(counts) > 1:
             raise RefusedLayoutError(
-                f"all workers of an MPIJob have the same number of slots, but the servers have "
+                f"every worker of an MPIJob must have the same number of slots, but the servers have "
                 f"{min(counts)} to {max(counts)} ranks",
-                hint="use --flavor job, which accepts different numbers",
+                hint="use --flavor job, which accepts a different number of ranks on each server",
             )
 
 
 def image_is_given(job: Job) -> None:
     if not job.wishes.image:
-        raise UsageError("--image is missing, but pods need it", hint="add it, for example --image pytorch/pytorch")
+        raise UsageError("pods need an image, but --image is missing", hint="use for example --image pytorch/pytorch")
 
 
 @frozen

@@ -30,8 +30,8 @@ def unnamed_cluster(nodes: int, devices: int) -> Cluster:
     """Return a cluster of `nodes` nodes with placeholder names. Raises UsageError if it has too many devices."""
     if nodes * devices > MAX_COUNT:
         raise UsageError(
-            f"--nodes {nodes} with --devices {devices} each make {nodes * devices:,} ranks, but a cluster has at most "
-            f"{MAX_COUNT:,}",
+            f"a cluster can have at most {MAX_COUNT:,} ranks, but --nodes {nodes} with --devices {devices} "
+            f"makes {nodes * devices:,} ranks",
             hint="set --devices to the number of devices per node",
         )
     return counted_cluster([(f"node{index}", devices) for index in range(nodes)])
@@ -46,7 +46,7 @@ def nodes_for(cluster: Cluster, used: Cluster, *, pinned: bool, chosen_by_hand: 
     if cluster.source is None:
         if pinned:
             raise UsageError(
-                "--pin-nodes keeps a job on the servers of its rank table, but there is no rank table",
+                "--pin-nodes pins a job to the servers in its rank table, but no rank table is given",
                 hint="add --rank-table, or name the nodes, for example with --sbatch=--nodelist=n1,n2",
             )
         return Nodes(devices_per_node=len(cluster.servers[0].devices))
@@ -92,7 +92,7 @@ def _by_address(used: Cluster, table: str, *, pinned: bool, chosen_by_hand: bool
 
 
 def _why_kept(cluster: Cluster) -> str | None:
-    """Return the reason why the table is valid only on its own servers, or None if it fits any servers."""
+    """Return the reason why the table is valid only for the servers that it lists, or None if it fits any servers."""
     counts = {len(server.devices) for server in cluster.servers}
     if len(counts) > 1:
         return f"its servers have {min(counts)} to {max(counts)} devices"
@@ -118,7 +118,7 @@ def _of_this_server(server: Server) -> str | None:
 
 
 def _addresses(server: Server) -> Iterator[tuple[str, str]]:
-    """Yield the addresses of a server and its devices, with their names in the table."""
+    """Yield all addresses of a server and its devices, as pairs (key in the table, address)."""
     given = (("host_ip", server.host_ip), ("host_nic_ip", server.host_nic_ip), *server.options)
     yield from ((name, value) for name, value in given if name.endswith("_ip") and value)
     yield from (("device_ip", device.device_ip) for device in server.devices if device.device_ip)

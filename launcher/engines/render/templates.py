@@ -51,7 +51,7 @@ def sbatch(value: Any) -> str:
     """Quote `value` for an #SBATCH line. Raises UsageError if it contains a control character."""
     text = _text(value)
     if not text.isprintable():
-        raise UsageError(f"{text!r} cannot be written in an #SBATCH line", hint="remove control characters")
+        raise UsageError(f"#SBATCH lines cannot contain control characters: {text!r}", hint="remove control characters")
     return text if _PLAIN.fullmatch(text) else '"{}"'.format(re.sub(r'(["\\])', r"\\\1", text))
 
 
@@ -60,8 +60,8 @@ def word(value: Any) -> str:
     text = _text(value)
     if not text or not text.isprintable() or " " in text or text.startswith(("-", "#")):
         raise UsageError(
-            f"{text!r} cannot be written in this format",
-            hint="the format has no quotes: remove spaces, control characters, and a `-` or `#` at the start",
+            f"the format of the job file does not support the value {text!r}",
+            hint="remove spaces, control characters, and a leading `-` or `#`: the format does not support quotes",
         )
     return text
 
@@ -76,7 +76,7 @@ def _text(value: Any) -> str:
         text.encode()
     except UnicodeEncodeError:
         [shown] = masked_argv((text,))
-        raise UsageError(f"{shown!r} is not UTF-8, but job files must be", hint="write it in UTF-8") from None
+        raise UsageError(f"{shown!r} is not UTF-8, but job files must be UTF-8", hint="write it in UTF-8") from None
     return text
 
 

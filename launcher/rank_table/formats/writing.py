@@ -40,13 +40,13 @@ def dump(value: Any) -> str:
 
 
 class Rows(NamedTuple):
-    """A list that is written with one line per entry, for example the devices of a server."""
+    """A list to write as JSON with one line per entry, for example the devices of a server."""
 
     entries: Iterable[Mapping[str, Any]]
 
 
 def table_text(table: Mapping[str, Any]) -> str:
-    """Return a table as JSON text. Each entry of `Rows` has one line. Members with the value None are omitted."""
+    """Return a table as JSON text, with one line per entry of `Rows`. Members with the value None are omitted."""
     return f"{_laid_out(table, 0)}\n"
 
 
@@ -130,7 +130,7 @@ def devices_of(cluster: Cluster) -> Iterator[Device]:
 
 @frozen
 class Target:
-    """A format to which clusters can be converted. `write` supports only the optional keys in `keys`."""
+    """A file format to which a cluster can be converted. `keys` names the optional keys that `write` supports."""
 
     name: str  # `Format.value`, or the name of a file for another launcher
     write: Callable[[Cluster], str]

@@ -84,7 +84,7 @@ def _unusual(pointer: Pointer, written: str | None, number: int | None) -> Itera
 
 @warning("RT410", "device addresses in unusual segments", ascend_only=True)
 def segments_unusual(table: Table) -> Iterator[Finding]:
-    """On 910 servers, devices 0 to 3 are in four different subnets, and devices i and i + 4 are in the same subnet.
+    """On a 910 server, devices 0 to 3 are in four different subnets. Device i + 4 is in the same subnet as device i.
 
     All servers have the same four subnets. With later chips, all devices may be in one subnet. A rank table contains no
     netmask. Therefore, tlaunch warns only if the addresses break these rules with every possible netmask.
@@ -128,7 +128,7 @@ def _positions(table: Table) -> dict[int, list[int]]:
 
 
 def _loosest(numbers: Sequence[int]) -> tuple[int, int, int]:
-    """Return the length in bits of the longest common prefix, at most 30, and two addresses that differ after it."""
+    """Return the common prefix length of all addresses in bits, at most 30, and two addresses that differ after it."""
     first = numbers[0]
     distance = max(map(first.__xor__, numbers))
     return min(BITS - distance.bit_length(), MAX_PREFIX), first, first ^ distance
@@ -204,7 +204,7 @@ def pod_ip_unusable(table: Table) -> Iterator[Finding]:
 
 @for_msrun("RT513", "a device at the wrong position in the list, for msrun", formats=SERVER_LISTS)
 def device_misplaced(table: Table) -> Iterator[Finding]:
-    """With msrun, process i of a server uses device i, but takes its rank from entry i. So entry i must be device i.
+    """With msrun, process i of a server uses device i, but the rank of device entry i. So entry i must be device i.
 
     This rule applies only to servers with a pod_ip. Without pod_ip, msrun ignores the ranks of the table.
     """

@@ -60,7 +60,7 @@ def name_unusable(at: Pointer, name: str | None, limit: int, hint: str, *, empty
 
 
 def other_families(places: Iterable[tuple[Pointer, int | None]], what: str = "the address here") -> Iterator[Finding]:
-    """Report each address whose family differs from the family of the first one.
+    """Report each address whose IP version (4 or 6) differs from the first valid address.
 
     Invalid addresses have no family; other rules report them.
     """

@@ -118,7 +118,7 @@ def rank_repeated(table: Table) -> Iterator[Finding]:
 
 
 def _misplaced(table: Table) -> Iterator[tuple[DeviceRow, DeviceRow | None, int | None]]:
-    """Yield each device whose rank must change, the device that already has this rank (if any), and an unused rank.
+    """Yield each device whose rank must change, the device that already has its rank, if any, and an unused rank.
 
     Worked example: ranks 0 2 2 7 on four devices. The second 2 and the 7 are misplaced, and 1 and 3 are free.
     """
@@ -195,7 +195,7 @@ def device_id_repeated(table: Table) -> Iterator[Finding]:
 
 @rule("RT207", "a format that this chip does not read", ascend_only=True)
 def format_not_read(table: Table) -> Iterator[Finding]:
-    """An A5 reads only v2.0 tables. All other chips read every format except v2.0.
+    """On an A5, HCCL reads only v2.0 tables. On all other chips, HCCL reads every format except v2.0.
 
     HCCL has one library for A5 and another for all earlier chips, and each refuses the other's tables. This fault is
     common after an upgrade to A5, when an old v1.0 table is still in use.
@@ -264,7 +264,7 @@ def device_counts_differ(table: Table) -> Iterator[Finding]:
 
 
 def _stated_count(table: Table) -> int:
-    """Return the number of devices per server that a legacy-lab table states, or 0 if it states none."""
+    """Return the number of devices per server as stated in a legacy-lab rank table, or 0 if it is not stated."""
     if table.format is not Format.LAB or len(table.groups) != 1:
         return 0
     devices, servers = (read_decimal(table.groups[0].fields.get(key)) or 0 for key in ("device_num", "server_num"))
@@ -273,7 +273,7 @@ def _stated_count(table: Table) -> int:
 
 @rule("RT343", "four devices that a 910 server cannot join", ascend_only=True)
 def quartet_unconnected(table: Table) -> Iterator[Finding]:
-    """Four devices of a 910 server must form a ring: 0 to 3, 4 to 7, or i, j, i + 4 and j + 4."""
+    """If a job uses four devices of a 910 server, they must form a ring: 0 to 3, 4 to 7, or i, j, i + 4 and j + 4."""
     for server in _servers(table):
         ids = frozenset(device.device_id for device in server.devices if device.device_id is not None)
         if len(server.devices) == 4 and len(ids) == 4 and max(ids) < 8 and ids not in QUARTETS:

@@ -5,6 +5,7 @@ The network is two matrix products with a ReLU between them. Defaults are the tu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     check_divisible(rows, layout.dp, f"dp = {layout.dp}")
     if settings.train.validate_every or settings.checkpoint.keep_best:
         raise UsageError(
-            "train.validate_every and checkpoint.keep_best need validations, but the quickstart network has none",
+            "train.validate_every and checkpoint.keep_best need validation, but the quickstart network has no validation",
             hint="use `--set train.validate_every=0 --set checkpoint.keep_best=false`",
         )
     if settings.parallel.mode == DATA_PARALLEL:
@@ -113,15 +114,15 @@ def check_layout(settings: QuickstartSettings, layout: Layout) -> None:
     for name, strategy in settings.strategies.items():
         if name not in operators:
             hint = did_you_mean(near(name, operators)) or f"operators: {', '.join(operators)}"
-            raise UsageError(f"strategies.{name}: the network has no operator of this name", hint=hint)
+            raise UsageError(f"strategies.{name}: the network has no operator with this name", hint=hint)
         cutting_of(operators[name].expression, strategy, layout.mp, name)
 
 
-def check_data(settings: QuickstartSettings, data: Path | None) -> None:  # noqa: ARG001
+def check_data(settings: QuickstartSettings, data: Sequence[Path]) -> None:  # noqa: ARG001
     """Raise UsageError if `data` is given, because the network generates its own data."""
-    if data is not None:
-        message = f"--data {data}: the quickstart network generates its data from data.seed"
-        raise UsageError(message, hint="leave out `--data`")
+    if data:
+        message = f"{data[0]}: the quickstart network reads no data; it generates its data from data.seed"
+        raise UsageError(message, hint="leave out `--data`, `--source` and `--target`")
 
 
 def graph_of(settings: QuickstartSettings, *, copies: int = 1) -> Graph:

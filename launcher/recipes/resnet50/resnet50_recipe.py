@@ -5,6 +5,7 @@ Defaults are the tutorial's, except for a smaller image size that suits a CPU.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -95,7 +96,7 @@ STRIDE = 32  # input pixels per side for each pixel of the last layers
 
 
 def own_layout(settings: Resnet50Settings, layout: Layout) -> Layout:
-    """Return `layout` in modes that replicate the model. In other modes, return the result of `operators_layout`.
+    """If the mode replicates the model, return `layout` unchanged. Otherwise return the result of `operators_layout`.
 
     Raises RefusedLayoutError as `operators_layout` does, or if the mode does not support model parallelism.
     """
@@ -134,25 +135,26 @@ def check_layout(settings: Resnet50Settings, layout: Layout) -> None:
     _check_batch(settings, layout)
 
 
-def check_data(settings: Resnet50Settings, data: Path | None) -> None:
-    """Raise UsageError if no directory is given, or if its CIFAR-10 files contain too few images for a batch.
+def check_data(settings: Resnet50Settings, data: Sequence[Path]) -> None:
+    """Raise UsageError unless one directory is given, and its CIFAR-10 files contain enough images for a batch.
 
     Raises UnreadableError as `find_images` does.
     """
-    if data is None:
+    if len(data) != 1:
         hint = "use `--data DIR`; `tlaunch data sample --recipe resnet50 --output DIR` creates a small data set"
-        raise UsageError("ResNet-50 needs a directory of CIFAR-10 images, but none is given", hint=hint)
-    count = sum(file.count for file in find_images(data).train)
+        found = "two text files are" if data else "none is"
+        raise UsageError(f"ResNet-50 needs a directory of CIFAR-10 images, but {found} given", hint=hint)
+    count = sum(file.count for file in find_images(data[0]).train)
     batch_size = settings.train.batch_size
     if count < batch_size:
         raise UsageError(
-            f"{data}: {count} training images do not fill one batch of {batch_size}",
+            f"{data[0]}: {count} training images do not fill one batch of {batch_size}",
             hint=f"use `--set train.batch_size={count}`, or more images",
         )
 
 
 def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
-    """Raise RefusedLayoutError if a micro batch has no image, or if a batch norm gets only a single pixel."""
+    """Raise RefusedLayoutError if a micro batch has no image, or if batch norm would get only a single pixel."""
     batch_size, parts = settings.train.batch_size, layout.dp * layout.micro_batches
     told = f"train.batch_size = {batch_size} and dp * micro_batches = {layout.dp} * {layout.micro_batches} = {parts}"
     if batch_size < parts:
@@ -162,8 +164,8 @@ def _check_batch(settings: Resnet50Settings, layout: Layout) -> None:
     images = batch_size // parts if is_alone else batch_size
     if images * pixels < 2:
         raise RefusedLayoutError(
-            f"{told}: some batch norms get only one image; with data.image_size = {settings.data.image_size}, this "
-            "image has one pixel in the last layers, and batch norm needs at least two values to compute a variance",
+            f"{told}: with data.image_size = {settings.data.image_size}, some batch norms in the last layers get one "
+            "pixel of one image, but batch norm needs at least two values to compute a variance",
             hint=f"use `--set train.batch_size={2 * parts}`"
             + (", or `--set model.batch_norm=synchronised`" if is_alone and layout.dp > 1 else ""),
         )

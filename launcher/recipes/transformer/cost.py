@@ -31,7 +31,7 @@ ENCODER_BLOCKS, DECODER_BLOCKS = 2, 3
 
 @frozen
 class PartCosts:
-    """The costs of each model part in forward and backward for a pair of maximum length. Only their ratios matter."""
+    """The cost of each model part, forward and backward, for a sentence pair of maximum length. Only ratios matter."""
 
     embeddings: int
     encoder_layer: int
@@ -40,12 +40,12 @@ class PartCosts:
 
 
 def encoder_layer(model: ModelConfig, sources: int, attended: int) -> int:
-    """Return the multiply-adds of an encoder layer in forward, where `attended` is the number of query-key pairs."""
+    """Return the number of multiply-adds in the forward pass of an encoder layer. `attended` counts query-key pairs."""
     return sources * model.d_model * (4 * model.d_model + 2 * model.feed_forward_dim) + 2 * attended * model.d_model
 
 
 def decoder_layer(model: ModelConfig, targets: int, sources: int, attended: int) -> int:
-    """Return the multiply-adds of a decoder layer in forward, where `attended` includes pairs of cross attention."""
+    """Return the number of multiply-adds in the forward pass of a decoder layer. Cross attention is in `attended`."""
     of_targets = targets * model.d_model * (6 * model.d_model + 2 * model.feed_forward_dim)
     return of_targets + 2 * sources * model.d_model**2 + 2 * attended * model.d_model
 
@@ -55,7 +55,7 @@ def head(model: ModelConfig, targets: int) -> int:
 
 
 def training_flops(model: ModelConfig, sources: Sequence[int], targets: Sequence[int]) -> int:
-    """Return the FLOPs of forward and backward in a training step on pairs with the given lengths.
+    """Return the FLOPs of a training step (forward and backward) on sentence pairs with the given lengths in tokens.
 
     These are model FLOPs as in Chowdhery et al. 2022 (PaLM, arXiv:2204.02311, appendix B), for an encoder and a
     decoder: 6 per multiply-add of matrix products and attention, masked or not. Work for padding and for
@@ -87,7 +87,7 @@ def part_costs(settings: TransformerSettings) -> PartCosts:
 
 
 def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]:
-    """Return the pipeline stages for `pp` ranks, as set in `parallel.stages`, or balanced by cost if that is empty.
+    """Return the pipeline stages for `pp` ranks: as set in `parallel.stages` or, if it is empty, balanced by cost.
 
     With v chunks of layers per rank there are v `pp` stages, and rank i has the stages i, `pp` + i, 2 `pp` + i, ...
     Raises RefusedLayoutError if there are fewer parts than stages, or `parallel.stages` does not fit.
@@ -100,8 +100,8 @@ def pipeline_stages(settings: TransformerSettings, pp: int) -> tuple[Stage, ...]
     if not by_hand:
         if count > layer_count + 1:
             raise RefusedLayoutError(
-                f"pp = {pp} stages{in_chunks} need more parts than the model has: {model}, and a head",
-                hint=f"use at most `--pp {max((layer_count + 1) // chunks, 1)}`, or `--set model.encoder_layers=N`",
+                f"the model has too few layers for pp = {pp} stages{in_chunks}: {model} and a head",
+                hint=f"use at most `--pp {max((layer_count + 1) // chunks, 1)}`, or add layers: `--set model.encoder_layers=N`",
             )
         costs = part_costs(settings)
         layers = [costs.encoder_layer] * encoder_layers + [costs.decoder_layer] * decoder_layers
@@ -134,11 +134,11 @@ def stage_costs(settings: TransformerSettings, stages: Sequence[Stage]) -> tuple
 
 
 def rank_costs(settings: TransformerSettings, pp: int) -> tuple[int, ...]:
-    """Return the total cost of the stages of each pipeline-parallel rank."""
+    """Return the cost of each pipeline-parallel rank, summed over the stages that it runs."""
     costs = stage_costs(settings, pipeline_stages(settings, pp))
     return tuple(sum(costs[index::pp]) for index in range(pp))
 
 
 def predicted_busy(settings: TransformerSettings, pp: int, micro_batches: int) -> tuple[float, ...]:
-    """Return the predicted fraction of a step for which each of `pp` pipeline-parallel ranks is busy."""
+    """Predict the fraction of a training step during which each of the `pp` pipeline-parallel ranks is busy."""
     return busy_shares(rank_costs(settings, pp), micro_batches, chunks=settings.parallel.chunks(pp))

@@ -21,7 +21,7 @@ LambdaFunc = Callable[..., object]  # called with a `Layer`, and keyword argumen
 
 
 class Layer:
-    """A layer that is passed to `lambda_func` as its first argument."""
+    """A model layer, passed to the user's function `lambda_func` as the first argument."""
 
     def __init__(self) -> None:
         self.pipeline_stage: int | None = None
@@ -64,7 +64,7 @@ def settings_by(
         missing = next(number for number, layer in enumerate(layers) if layer.pipeline_stage is None)
         raise RefusedLayoutError(
             f"lambda_func sets pipeline_stage for {len(chosen)} of {len(layers)} layers, but not for layer {missing}",
-            hint="set pipeline_stage for all layers; to balance stages by cost, set it for no layer",
+            hint="set pipeline_stage for all layers; to balance stages by cost, do not set pipeline_stage for any layer",
         )
     return LayerSettings(
         stages=layers_per_stage(chosen, pp) if chosen else (),
@@ -85,11 +85,11 @@ def layers_per_stage(stage_of_layer: Sequence[int], pp: int) -> tuple[int, ...]:
         if not 0 <= stage < pp:
             raise RefusedLayoutError(
                 f"layer {number} is on stage {stage}, but pp = {pp} stages are numbered from 0 to {pp - 1}",
-                hint=f"use `--pp {stage + 1}`, or another stage" if stage > 0 else "use a stage of 0 or more",
+                hint=f"use `--pp {stage + 1}`, or another stage" if stage > 0 else "use stage number 0 or higher",
             )
         if number and stage < stage_of_layer[number - 1]:
             raise RefusedLayoutError(
                 f"layer {number} is on stage {stage}, but the previous layer is on stage {stage_of_layer[number - 1]}",
-                hint="assign layers to stages in ascending order, and decoder layers after encoder layers",
+                hint="assign layers to stages in ascending order: first all encoder layers, then all decoder layers",
             )
     return tuple(stage_of_layer.count(stage) for stage in range(pp))

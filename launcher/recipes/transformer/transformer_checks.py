@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.checkpoint.index import BLEU
-from launcher.core.errors import RefusedLayoutError, UsageError
+from launcher.core.errors import RefusedError, RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.resources import at_home
-from launcher.corpus.dataset import count_first_pairs, find_splits
+from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
+from launcher.corpus.sample import LANGUAGES
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
 from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import FALLING, TransformerSettings, TransformerTrainConfig
 
+# The only values that transformers' MarianMTModel computes.
+MARIAN = {"norm": "post", "positions": "sinusoidal"}
 MUCH_MORE_IDLE = 0.05  # fraction of a step, compared with stages balanced by cost
 
 
@@ -36,15 +40,15 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
     if layout.mp > model.vocabulary_size:
         raise RefusedLayoutError(
-            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would have "
-            "no row of the embedding tables",
+            f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would get "
+            "no rows of the embedding tables",
             hint=f"use at most `--mp {model.vocabulary_size}`",
         )
     _check_schedule(settings.parallel, layout)
     if settings.parallel.gradient_accumulation_shard and not settings.parallel.optimizer_shard:
         raise UsageError(
-            "parallel.gradient_accumulation_shard = true, but parallel.optimizer_shard = false: a rank that updates all "
-            "weights needs all gradients",
+            "parallel.gradient_accumulation_shard = true requires parallel.optimizer_shard = true: "
+            "without optimizer sharding, every rank needs all gradients",
             hint="use `--set parallel.optimizer_shard=true`, or `--set parallel.gradient_accumulation_shard=false`",
         )
     pipeline_stages(settings, layout.pp)
@@ -61,22 +65,35 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(
-            f"train.batch_tokens = {batch_tokens} is too small for two targets of data.target_length = {longest} tokens",
-            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 to use train.batch_size pairs per batch",
+            f"train.batch_tokens = {batch_tokens} must be at least twice data.target_length = {longest} tokens",
+            hint=f"use `--set train.batch_tokens={2 * longest}`, or 0 for train.batch_size sentence pairs per batch",
         )
 
 
-def check_data(settings: TransformerSettings, data: Path | None) -> None:
-    """Raise an error if `data` starts with malformed lines or has too few pairs. None means the packaged sample.
+def with_data(settings: TransformerSettings, data: Sequence[Path]) -> TransformerSettings:
+    """Return the settings with the languages of `data`. Without data, they are those of the packaged sample.
+
+    Raises the errors of `find_splits`.
+    """
+    chosen = settings.data.languages
+    source, target = (
+        find_splits(data, chosen).languages if data else choose_languages([LANGUAGES], chosen, "the built-in corpus")
+    )
+    own = dataclasses.replace(settings.data, source_language=source, target_language=target)
+    return dataclasses.replace(settings, data=own)
+
+
+def check_data(settings: TransformerSettings, data: Sequence[Path]) -> None:
+    """Raise an error if `data` starts with malformed lines or has too few pairs. No data means the packaged sample.
 
     Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits`, `count_first_pairs` and
     `check_tokenizer`.
     """
     if settings.data.tokenizer:
         check_tokenizer(Path(at_home(settings.data.tokenizer)), settings.model.vocabulary_size)
-    if data is None:
+    if not data:
         return
-    splits, train = find_splits(data, settings.data.direction), settings.train
+    splits, train = find_splits(data, settings.data.languages), settings.train
     if splits.valid is not None:
         count_first_pairs(splits.valid, 1)
     size = 1 if train.batch_tokens else train.batch_size
@@ -92,12 +109,12 @@ def _check_rates(train: TransformerTrainConfig) -> None:
     if train.minimum_rate > 0 and train.schedule not in FALLING:
         raise UsageError(
             f"{written}, but train.schedule = {train.schedule} does not decay to it",
-            hint=f"use `--set train.schedule=NAME` with {' or '.join(FALLING)}, or `--set train.minimum_rate=0`",
+            hint=f"use `--set train.minimum_rate=0`, or set train.schedule to {' or '.join(FALLING)}",
         )
     if train.minimum_rate > train.learning_rate:
         raise UsageError(
             f"{written} is above train.learning_rate = {train.learning_rate:g}",
-            hint=f"use at most `--set train.minimum_rate={train.learning_rate:g}`",
+            hint=f"use `--set train.minimum_rate={train.learning_rate:g}` or a lower rate",
         )
 
 
@@ -124,23 +141,34 @@ def _idle_share(settings: TransformerSettings, layout: Layout) -> float:
     return 1 - sum(predicted_busy(settings, layout.pp, layout.micro_batches)) / layout.pp
 
 
+def check_counterparts(settings: TransformerSettings, where: str) -> None:
+    """Raise RefusedError if MarianMTModel has no counterpart of a setting. `where` names the model in the message."""
+    values = {name: getattr(settings.model, name) for name in MARIAN}
+    if lacking := [f"model.{name} = {value}" for name, value in values.items() if value != MARIAN[name]]:
+        needed = " ".join(f"--set model.{name}={value}" for name, value in MARIAN.items() if values[name] != value)
+        raise RefusedError(
+            f"{where}: MarianMTModel of transformers has no counterpart of {' and '.join(lacking)}",
+            hint=f"train a model with `{needed}`",
+        )
+
+
 def check_tables(*, is_tied: bool, vocab_emb_dp: bool, mp: int) -> None:
-    """Raise UsageError if replicated embedding tables are requested, but the sharded head shares one of them."""
+    """Raise UsageError if replicated embedding tables are requested, but the sharded output head shares one."""
     if is_tied and vocab_emb_dp and mp > 1:
         raise UsageError(
             f"parallel.vocab_emb_dp = true replicates embedding tables over mp = {mp} ranks, "
-            "but the head shares one of these tables, and shards it by rows",
-            hint="use `--set parallel.vocab_emb_dp=false`, or a head with a separate table",
+            "but the tied output head needs a row-sharded embedding table",
+            hint="use `--set parallel.vocab_emb_dp=false`, or give the output head a separate table",
         )
 
 
 def _check_schedule(parallel: ParallelConfig, layout: Layout) -> None:
-    """Raise an error if the schedule does not fit the number of layer chunks or of micro batches."""
+    """Raise an error if the pipeline schedule does not fit the number of layer chunks or micro batches."""
     schedule, chunks, pp, micro_batches = parallel.schedule, parallel.interleave, layout.pp, layout.micro_batches
     if (schedule == INTERLEAVED) != (chunks > 1):
         raise UsageError(
             f"parallel.schedule = {schedule} does not fit parallel.interleave = {chunks}: "
-            "the interleaved schedule needs several chunks of layers per stage, and other schedules support only one",
+            "the interleaved schedule needs at least 2 layer chunks per stage, and other schedules support only 1",
             hint=f"use `--set parallel.schedule={INTERLEAVED} --set parallel.interleave=2`, or leave out both settings",
         )
     if chunks > 1 and pp > 1 and micro_batches % pp:
@@ -157,7 +185,7 @@ def _check_recomputed(settings: TransformerSettings) -> None:
     written = f"parallel.recompute_layers = {list(parallel.recompute_layers)}"
     if parallel.recompute and parallel.recompute_layers:
         raise UsageError(
-            f"{written}, but parallel.recompute = true covers all layers", hint="use `--set parallel.recompute=false`"
+            f"{written}, but parallel.recompute recomputes all layers", hint="use `--set parallel.recompute=false`"
         )
     if unknown := [number for number in parallel.recompute_layers if number >= layer_count]:
         raise UsageError(

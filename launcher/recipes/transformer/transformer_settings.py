@@ -46,7 +46,12 @@ class ModelConfig:
 
 @frozen
 class DataConfig:
-    direction: str = setting("fr_en", "pair file to read from a data directory", choices=("fr_en", "en_fr"))
+    source_language: str = setting(
+        "", "code of the language to translate from; empty: as the names of the data files say"
+    )
+    target_language: str = setting(
+        "", "code of the language to translate into; empty: as the names of the data files say"
+    )
     normalise: bool = setting(
         True, "normalise text (NFC), drop invisible characters and merge spaces, in training and translation"
     )
@@ -63,6 +68,10 @@ class DataConfig:
         minimum=2,
         maximum=131_072,
     )
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source_language, self.target_language
 
 
 @frozen

@@ -36,7 +36,7 @@ _OF_PROCESS = "The process failed with this error:"
 
 @frozen
 class ChildError:
-    """The error of a rank's child process. `is_sure` is True if it is known to have ended the child process."""
+    """The error of a rank's child process. `is_sure` means that this error certainly ended the child process."""
 
     found: FoundTraceback
     is_sure: bool = True
@@ -50,7 +50,7 @@ def is_of_child(kind: str) -> bool:
 def child_error(
     kind: str, message: str, traceback: str | None, above: Sequence[FoundTraceback] = ()
 ) -> ChildError | None:
-    """Return the error of a child process if an exception in its parent process reports the error, else None.
+    """Return the error of a child process if an exception in the parent process reports it, else None.
 
     `above` holds the tracebacks that precede the exception's own traceback in the log, in order.
     """

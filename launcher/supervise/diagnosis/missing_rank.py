@@ -130,7 +130,7 @@ class _Rules:
         return [MissingRank(rank, "does not join", f"its log says: {words}{meanwhile}") for rank, words in of_servers]
 
     def only_hung(self) -> list[MissingRank]:
-        """Return the only rank that makes no progress, unless this rank is waiting for other ranks."""
+        """If only one rank makes no progress, return this rank, unless it is waiting for other ranks."""
         found = [rank for rank in self._healthy if rank.global_rank in self._hung]
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []
@@ -140,7 +140,7 @@ class _Rules:
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
     def odd(self) -> list[MissingRank]:
-        """Return the only rank whose location differs, if all other ranks are at the same location."""
+        """If all ranks except one are at the same code location, return the remaining rank."""
         living = [rank for rank in self._healthy if rank.alive]
         [(usual, times), *others] = Counter(map(_place, living)).most_common() or [("", 0)]
         if self._waiting not in {0, len(self._evidence)} or times < MIN_ALIKE or [each[1] for each in others] != [1]:

@@ -159,7 +159,7 @@ class _Question:
         self.open = True  # until the rank exits
 
     def step(self, now: float, *, patient: bool) -> RankStack | None:
-        """Return the stack, or None if it has not arrived. If `patient` is True, another process may ask first."""
+        """Return the stack, or None if it has not arrived. If `patient`, wait for other requesting processes."""
         found = stat(self._pid)
         if found is None or found.exiting:
             self.open = False
@@ -239,6 +239,6 @@ class _Question:
 
 
 def _busy_with_signal(pid: int) -> bool:
-    """Return True if the signal for stacks is pending or blocked. It is blocked while its handler runs."""
+    """Return True if the signal that requests stacks is pending or blocked. The signal is blocked while its handler runs."""
     fields = status(pid)
     return any(int(fields.get(name, "0"), 16) >> (STACKS_SIGNAL - 1) & 1 for name in ("SigPnd", "ShdPnd", "SigBlk"))

@@ -55,7 +55,7 @@ MIN_S = 0.0001  # a shorter time between two failures is not significant
 
 
 def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Verdict:
-    """Return the verdict on a failed attempt, without the stacks of ranks.
+    """Diagnose a failed attempt, and return a verdict that does not contain the ranks' stacks.
 
     `hung` holds the global ranks without progress. If the evidence covers only one server, the reported cause may be a
     consequence of a failure on another server.

@@ -132,7 +132,7 @@ def _with_order_of_ends(ranks: Sequence[RankEvidence]) -> Iterator[RankEvidence]
 
 
 def _overlapping(spans: Iterable[tuple[int, float, float, int]]) -> set[int]:
-    """Return the ranks with an uncertain order of exit, because their time spans overlap spans on other servers."""
+    """Return the ranks whose exit order is uncertain, because their time spans overlap with spans on other servers."""
     latest: dict[int, float] = {}  # the latest end of a span, for the two servers with the latest ends
     found = set()
     for server_index, since, until, global_rank in spans:

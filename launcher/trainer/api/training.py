@@ -42,7 +42,7 @@ from launcher.trainer.saved import model_of
 from launcher.trainer.telemetry.metrics_writer import attempt_in
 from launcher.trainer.training_files import Files, own_run
 
-NO_CHECKPOINTS = CheckpointConfig()
+NO_CHECKPOINTS = CheckpointConfig(enabled=False)
 ADAM = AdamWeightDecay()
 # Arguments that are checked like the bundled trainer's settings.
 _CHECKED = ("epochs", "steps", "batch_size", "seed", "validate_every", "early_stopping")
@@ -148,7 +148,7 @@ def _trained(
         trained: list[dict[str, Tensor]] = []
 
         def trained_before() -> bytes:
-            """Load the model if an earlier attempt of the run saved it. Return b"1" if it did, and b"" otherwise."""
+            """Load the model if an earlier attempt of the run saved it. Return b"1" if a model was loaded, else b""."""
             if files.output is None or attempt_in(os.environ) == 0:
                 return b""
             if (found := model_of(files.output, NAME, settings)) is not None:
@@ -216,7 +216,7 @@ def _check_arguments(
 
 
 def config_of(network: nn.Module, given: TransformerOpParallelConfig | None) -> TransformerOpParallelConfig:
-    """Return `given`. If it is None, return the modules' configuration. If they have none, return the run's.
+    """Return `given`. If it is None, use the configuration of the network's modules, or else of the run.
 
     Raises:
         UsageError: modules of the network have different configurations.
@@ -255,7 +255,7 @@ def _parallel_settings(
         raise UsageError(f"unknown schedule {schedule!r}", hint=f"use {ONE_FORWARD_ONE_BACKWARD} or {GPIPE}")
     if accumulates_shards and not config.optimizer_shard:
         raise UsageError(
-            "gradient_accumulation_shard needs optimizer_shard: without it, every rank needs all gradients",
+            "gradient_accumulation_shard requires optimizer_shard: without optimizer sharding, every rank needs all gradients",
             hint="set optimizer_shard = True in the parallel_config",
         )
     settings = ParallelConfig(
@@ -285,7 +285,7 @@ def _parallel_settings(
 
 
 def _files(output: Path | str | None, resume: Path | str | None) -> Files:
-    """Return the paths of the model and the checkpoints in `output`. If it is None, use the run directory."""
+    """Return the paths of the model and the checkpoints in `output`. If `output` is None, use the run directory."""
     run_dir = own_run()
     own = run_dir if output is None else RunDir(Path(output))  # with the names that they have in a run directory
     resumed = None if resume is None else _resumed(Path(resume), run_dir)
@@ -295,7 +295,7 @@ def _files(output: Path | str | None, resume: Path | str | None) -> Files:
 
 
 def _resumed(resume: Path, run_dir: RunDir | None) -> Path:
-    """Return the path to resume from. `resume` is a path or a run's name. `latest` means the newest other run."""
+    """Return the path to resume from. `resume` is a path, a run's name, or `latest` for the newest other run."""
     if run_dir is None:
         return resume
     found = resume if resume.exists() else run_dir.root.parent / resume

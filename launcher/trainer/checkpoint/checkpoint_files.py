@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launcher.checkpoint.index import KINDS, NamedBox, PartFile, checkpoints_in, partial_name, remove_partials
 from launcher.checkpoint.tensors import BLOCK_BYTES, places_in, write_boxes
-from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.mesh.boxes import Box, bounding
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
@@ -28,6 +28,7 @@ NUMPY_DTYPES: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F64": np.d
 LOOK_S = 0.02
 PROBE_BYTES = 4096
 SEEN_WITHIN_S = 60.0  # until another server's files are visible on a slow network file system
+SEEN_SOON_S = 5.0  # the same, if training can continue without checkpoints
 
 
 def write_tensors(
@@ -39,7 +40,7 @@ def write_tensors(
     kinds: Sequence[str] = KINDS,
     synced: bool = True,
 ) -> PartFile:
-    """Write `values` to a safetensors file: first the values of kinds[0] for all boxes, then of kinds[1], and so on.
+    """Write `values`, which are ordered first as in `kinds` and then as in `boxes`, to a safetensors file.
 
     Arrays in `values` need not end where a box ends. With `synced`, the file is on disk when this returns.
 
@@ -82,7 +83,7 @@ class StoredTensors:
     def __init__(
         self, directory: Path, files: Mapping[str, PartFile], dtype: str, kinds: Sequence[str] = KINDS
     ) -> None:
-        """Prepare to read tensor files in `directory`. If several files contain a box, the first of them is used."""
+        """Prepare to read tensor files in `directory`. If several files contain the same box, the first is used."""
         self._directory, self._dtype, self._kinds = directory, NUMPY_DTYPES[dtype], kinds
         self._places = places_in(files, dtype)
         self._opened: dict[str, Bytes] = {}
@@ -97,7 +98,7 @@ class StoredTensors:
         return extent
 
     def pieces(self, name: str, wanted: Box) -> Iterator[tuple[tuple[slice, ...], list[NDArray[Any]]]]:
-        """Yield the stored pieces of the box `wanted`. Each has its position in the box and one array per kind.
+        """Yield the stored pieces of the box `wanted`: for each piece, its position in the box and one array per kind.
 
         Raises:
             OSError: a file cannot be read.
@@ -115,11 +116,17 @@ class StoredTensors:
                 yield common.within(wanted), values
 
 
-def prepared(directory: Path, world: World, on_unwritable: Callable[[str], object] | None = None) -> str:
+def prepared(
+    directory: Path,
+    world: World,
+    on_unwritable: Callable[[str], object] | None = None,
+    seen_within_s: float = SEEN_WITHIN_S,
+) -> str:
     """Create the checkpoint directory, remove files of killed writers, and check that all ranks see the directory.
 
     Return a token of this writer. All ranks must call it. If the directory is not writable but contains a checkpoint,
     `on_unwritable` receives the reason on rank 0. Without `on_unwritable`, or without a checkpoint, this is an error.
+    Each rank waits at most `seen_within_s` for a file that rank 0 creates in the directory.
 
     Raises:
         TlaunchError: on every rank, if the directory cannot be created or written, or is not shared by all ranks.
@@ -148,17 +155,21 @@ def prepared(directory: Path, world: World, on_unwritable: Callable[[str], objec
     if not (shared := world.from_rank_0(prepare).decode()):
         return world.from_rank_0(token.encode).decode()
     probe = directory / partial_name(0, shared)
-    world.while_others_wait(partial(_see, probe))
+    try:
+        world.while_others_wait(partial(_see, probe, seen_within_s))
+    except TlaunchError:  # on every rank
+        world.from_rank_0(tidy)
+        raise
     world.from_rank_0(tidy)
     return shared
 
 
-def _see(probe: Path) -> None:
-    deadline_s = time.monotonic() + SEEN_WITHIN_S
+def _see(probe: Path, seen_within_s: float) -> None:
+    deadline_s = time.monotonic() + seen_within_s
     while not probe.exists():
         if time.monotonic() > deadline_s:
             raise UsageError(
-                f"all ranks must share {probe.parent}, but this rank does not see a file that rank 0 created there",
+                f"all ranks must share {probe.parent}, but this rank cannot find the test file of rank 0",
                 hint="set `--runs-dir` to a directory that all servers share",
             )
         getting_on()

@@ -50,7 +50,7 @@ def candidates_at(path: Path) -> list[Path]:
     found = checkpoints_in(path) or checkpoints_in(path / "checkpoints")
     if not found:
         raise UnreadableError(
-            f"{path}: no checkpoint found", hint="give a directory such as checkpoints/step-120, or a run's directory"
+            f"{path}: no checkpoint found", hint="pass a checkpoint such as checkpoints/step-120, or a run directory"
         )
     return found
 
@@ -119,7 +119,7 @@ def _none_complete(paths: Sequence[Path], damage: str, world: World) -> Unreadab
         return UnreadableError(damage, hint=f"resume from {directory} to try the other checkpoints: {beside}")
     return UnreadableError(
         f"no checkpoint is usable: {damage}",
-        hint="to start training from the beginning, omit --resume; if these are the run's own checkpoints, move them away",
+        hint="to train from the beginning, omit --resume, or move the checkpoints out of the run's checkpoint directory",
     )
 
 
@@ -181,12 +181,12 @@ def _check_same(
             hint = "set data.normalise=false: the version that wrote the checkpoint did not normalise text"
         raise UsageError(f"{path} was trained with {other}", hint=hint)
     if index.shapes != training.shapes:
-        raise UsageError(f"{path} belongs to a model with different shapes")
+        raise UsageError(f"{path} is from a model with different parameter names or shapes")
     if index.buffers != shapes_of(buffers):
-        raise UsageError(f"{path} belongs to a model with different buffers")
+        raise UsageError(f"{path} is from a model with different buffers")
     if index.kinds != tuple(kinds):
         theirs, ours = ", ".join(index.kinds), ", ".join(kinds)
-        raise UsageError(f"{path} belongs to a different optimizer: it stores {theirs}, and this run needs {ours}")
+        raise UsageError(f"{path} is from a different optimizer: expected state {ours}, but found {theirs}")
 
 
 def read_values(

@@ -17,7 +17,7 @@ from torch import Tensor
 from launcher.checkpoint.file_layout import OWNED, keeps_replicas, planned_files
 from launcher.checkpoint.index import NOT_VALIDATED, NamedBox, Validations
 from launcher.core.errors import TlaunchError
-from launcher.trainer.checkpoint.checkpoint_files import prepared
+from launcher.trainer.checkpoint.checkpoint_files import SEEN_WITHIN_S, prepared
 from launcher.trainer.checkpoint.state import NONE, State, Training
 from launcher.trainer.checkpoint.writer import PHASES, Part, Plan, Writing
 from launcher.trainer.parallel.world import World
@@ -38,13 +38,14 @@ class CheckpointWriter:
         on_saved: Callable[[int], object] = lambda _step: None,
         on_unremoved: Callable[[OSError], object] = lambda _error: None,
         on_unwritable: Callable[[str], object] | None = None,
+        seen_within_s: float = SEEN_WITHIN_S,
     ) -> None:
         """Prepare to write checkpoints to `directory`. Only one run may write to it at a time.
 
         `keep` is the number of latest checkpoints to keep; with `keep_best` the one with the lowest validation loss is
         kept, too. `way` is one of `launcher.checkpoint.file_layout.WAYS`. On rank 0, in the writing thread, `on_saved`
         is called with the step of each complete checkpoint, and `on_unremoved` with the error if an old checkpoint
-        cannot be removed. `on_unwritable` is as in `prepared`.
+        cannot be removed. `on_unwritable` and `seen_within_s` are as in `prepared`.
 
         Raises:
             TlaunchError: on every rank, if the directory cannot be created or written, or is not shared by all ranks.
@@ -53,7 +54,7 @@ class CheckpointWriter:
         self._buffer_KN: Tensor | None = None
         self._writing: Writing | None = None
         self._keeps_replicas = keeps_replicas(way)
-        token = prepared(directory, world, on_unwritable)
+        token = prepared(directory, world, on_unwritable, seen_within_s)
         files = tuple(planned_files(way, world.place.layout))
         self._plan = Plan(
             directory, training, world.place.global_rank, files, keep, keep_best, token, on_saved, on_unremoved

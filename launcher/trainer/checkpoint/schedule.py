@@ -44,15 +44,15 @@ class SaveSchedule:
 
         The tuple is empty if checkpoints are off, so that no data is sent.
         """
-        if not self._config.is_on:
+        if not self._config.enabled:
             return ()
         is_time = 0 < self._every_s <= time.monotonic() - self._saved_s
         return float(signal.SIGUSR1 in self._asked or is_time), float(signal.SIGTERM in self._asked)
 
     def after(self, step: int, votes: tuple[float, ...], *, is_last: bool, validates: bool) -> Due:
-        """Decide whether to save and to stop after a step, given the sums of all ranks' votes. Call once per step."""
+        """Decide whether to save and to stop after a step. `votes` are sums over all ranks. Call this once per step."""
         config = self._config
-        if not config.is_on:
+        if not config.enabled:
             return Due()
         wishes_to_save, wishes_to_end = votes
         counted = config.every_steps > 0 and step % config.every_steps == 0
@@ -80,7 +80,7 @@ class SaveSchedule:
 
     @contextmanager
     def _noting(self, number: signal.Signals) -> Iterator[None]:
-        if not self._config.is_on:
+        if not self._config.enabled:
             yield
             return
         before = signal.signal(number, lambda *_: self._asked.add(number))

@@ -21,11 +21,11 @@ NONE: Mapping[str, Tensor] = {}
 
 
 class State(Protocol):
-    """Training state that is sharded over ranks. Each box of a parameter has one tensor per kind (weight, moments)."""
+    """Training state sharded over ranks. Each box (part) of a parameter has one tensor per kind (weight, moments)."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the values of each box: first the weight, then the optimizer's state."""
+        """The names of the tensors that each box has: first the weight, then the optimizer's state."""
 
     @property
     def state_dtype(self) -> torch.dtype:
@@ -35,7 +35,7 @@ class State(Protocol):
         """Yield this rank's boxes in a fixed order. The values of a box are views of the state."""
 
     def restored(self, steps: int) -> None:
-        """Use the values in the owned boxes as the state after `steps` steps. All ranks must call it."""
+        """Finish a restore: the owned boxes now hold the state after `steps` steps. All ranks must call it."""
 
 
 @frozen

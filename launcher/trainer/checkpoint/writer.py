@@ -168,7 +168,7 @@ class Writing:
                     deadline_s = time.monotonic() + SEEN_WITHIN_S
                 if deadline_s is not None and time.monotonic() > deadline_s:
                     raise TlaunchError(
-                        f"all servers must share {self._aside}, but this server does not find {name} there"
+                        f"this server cannot find {name} in {self._aside}; all servers must share the checkpoint directory"
                     )
                 time.sleep(LOOK_S)
         return {name: decode(PartFile, json.loads(path.read_bytes())) for name, path in notes.items()}

@@ -93,7 +93,7 @@ def padding_share(batches: Sequence[Batch]) -> float:
 
 
 def rows_of(batch: Batch) -> tuple[int, int, int]:
-    """Return the numbers of matrix rows (tokens) that the encoder, the decoder and the head process."""
+    """Return three numbers of tokens (matrix rows): in the encoder, in the decoder and in the head."""
     return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
 
 

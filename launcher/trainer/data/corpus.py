@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -11,13 +11,13 @@ import numpy as np
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.resources import at_home
-from launcher.corpus.dataset import Splits, find_splits, is_empty, no_filled_pairs, split_pairs
+from launcher.core.resources import at_home, cache_dir
+from launcher.corpus.corpus_files import direction_of
+from launcher.corpus.dataset import PairText, Splits, find_splits, is_empty, no_filled_pairs
 from launcher.corpus.sample import cached_sample
-from launcher.corpus.text_files import read_lines
 from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
-from launcher.trainer.data.token_cache import Text, find_tokens, text_at, tokens_name, write_tokens
+from launcher.trainer.data.token_cache import Text, find_tokens, read_text, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
 from launcher.trainer.data.tokens import Integers, StoredTokens, TokenizedPairs
 from launcher.trainer.parallel.world import World
@@ -41,13 +41,13 @@ class Corpus:
     tokenizer: Tokenizer
     digest: str  # of the training text
     origin: str  # description of the source of the data, one line
-    remarks: list[str]  # one line about left-out pairs, and one about truncated pairs
+    remarks: list[str]  # lines about left-out pairs, truncated pairs, and a vocabulary that is far too large
 
 
 def open_corpus(
-    settings: TransformerSettings, world: World, data: Path | None, given_tokenizer: GivenTokenizer = lambda: None
+    settings: TransformerSettings, world: World, data: Sequence[Path], given_tokenizer: GivenTokenizer = lambda: None
 ) -> Corpus:
-    """Open the corpus at `data`, or the built-in sample if `data` is None. All ranks must call it.
+    """Open the corpus at `data` (see `find_splits`), or the built-in sample if it is empty. All ranks must call it.
 
     One rank per server creates missing files. On rank 0, `given_tokenizer` returns the file of a tokenizer to use.
 
@@ -55,11 +55,11 @@ def open_corpus(
         UnreadableError: files are missing or malformed.
         UsageError: there are too few pairs for a batch, or no tokenizer fits the vocabulary size.
     """
-    if data is None:
+    if not data:
         world.while_others_wait(cached_sample if _makes_files(world) else None)
-    splits = find_splits(data or cached_sample(), settings.data.direction)
-    paths = [path for path in (splits.train, splits.valid) if path is not None]
-    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, paths, given_tokenizer)
+    splits = find_splits(data or [cached_sample()], settings.data.languages)
+    pair_texts = [text for text in (splits.train, splits.valid) if text is not None]
+    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, pair_texts, given_tokenizer)
     pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
         train, valid = pairs, stored[1].pairs(settings.data).in_memory()
@@ -80,8 +80,9 @@ def open_corpus(
         showcase=_showcase(splits.test, valid, tokenizer, settings),
         tokenizer=tokenizer,
         digest=digest,
-        origin=f"{splits.train}, {len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
-        remarks=list(_remarks(paths, stored, train, settings)) if world.is_first else [],
+        origin=f"{splits.train}, {direction_of(splits.languages)}, "
+        f"{len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
+        remarks=list(_remarks(pair_texts, stored, train, tokenizer, settings)) if world.is_first else [],
     )
 
 
@@ -94,17 +95,17 @@ def _obtain(
     settings: TransformerSettings,
     world: World,
     splits: Splits,
-    paths: list[Path],
+    pair_texts: list[PairText],
     given_tokenizer: GivenTokenizer,
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
-    """Return the token ids of the texts at `paths`, the tokenizer with its path, and the digest of the first text."""
-    makes_files, beside, normalise = _makes_files(world), splits.train.parent, settings.data.normalise
+    """Return the token ids of the texts, the tokenizer with its path, and the digest of the first text."""
+    makes_files, normalise = _makes_files(world), settings.data.normalise
 
     # 1. All servers must have the same text. One rank per server reads it.
     texts: list[Text] = []
-    world.while_others_wait((lambda: texts.extend(map(text_at, paths))) if makes_files else None)
+    world.while_others_wait((lambda: texts.extend(map(read_text, pair_texts))) if makes_files else None)
     found = " ".join(text.digest for text in texts).encode() if makes_files else None
-    digests = world.check_equal(found, f"the text of {beside}").decode().split()
+    digests = world.check_equal(found, f"the text of {splits.train}").decode().split()
 
     # 2. The tokenizer, from rank 0.
     tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0], given_tokenizer)
@@ -117,49 +118,49 @@ def _obtain(
     world.while_others_wait(write if makes_files else None)
     stored = []
     for name in (tokens_name(digest, tokenizer, normalise=normalise) for digest in digests):
-        if (found_tokens := find_tokens(name, beside)) is None:
+        if (found_tokens := find_tokens(name)) is None:
             raise UnreadableError(
-                f"{beside / name}: this rank does not find the token ids that this server's first rank wrote",
-                hint="give all ranks of a server the same data directory and the same TLAUNCH_CACHE_DIR",
+                f"{cache_dir() / name}: this rank cannot find the token ids from the server's first rank",
+                hint="give all ranks of a server the same TLAUNCH_CACHE_DIR",
             )
         stored.append(found_tokens)
     return stored, tokenizer, kept_at, digests[0]
 
 
 def held_out(pair_count: int) -> int:
-    """Return how many of the last pairs are held out for validation if the corpus has no validation split."""
+    """Return the number of pairs to hold out for validation, from the end of a corpus without a validation split."""
     return min(max(1, pair_count // HELD_OUT), HELD_OUT_AT_MOST)
 
 
-def training_sentences(path: Path, *, holds_out: bool, normalise: bool = True) -> Iterator[str]:
+def training_sentences(text: PairText, *, holds_out: bool, normalise: bool = True) -> Iterator[str]:
     """Return the sentences to train the tokenizer on: both sides of all pairs, or of a sample if the corpus is large.
 
-    Reads the file twice, the first time immediately.
+    Reads the text twice, the first time immediately.
 
     Raises:
         UnreadableError: it is malformed or has no pairs.
         UsageError: its only pair is held out for validation.
     """
-    pair_count = sum(1 for _ in _filled_pairs(path, normalise=normalise))
+    pair_count = sum(1 for _ in _filled_pairs(text, normalise=normalise))
     if not pair_count:
-        raise no_filled_pairs(path)
+        raise no_filled_pairs(text)
     pair_count -= held_out(pair_count) if holds_out else 0
     if not pair_count:
         raise UsageError(
-            f"{path}: the only pair is held out for validation, so no pair is left for training",
+            f"{text}: the only sentence pair is held out for validation, so no training data is left",
             hint="add pairs, or create a validation file with `tlaunch data preprocess --split valid`",
         )
     step = -(-pair_count // MAX_TOKENIZER_PAIRS)
     if step > 1:
-        print(f"the tokenizer is trained on one pair in {step} of the {pair_count:,} of {path}", flush=True)
-    pairs = _filled_pairs(path, normalise=normalise)
+        print(f"the tokenizer is trained on one pair in {step} of the {pair_count:,} of {text}", flush=True)
+    pairs = _filled_pairs(text, normalise=normalise)
     return (sentence for pair in islice(pairs, 0, pair_count, step) for sentence in pair)
 
 
-def _filled_pairs(path: Path, *, normalise: bool) -> Iterator[Pair]:
-    """Yield the sentence pairs of a file, except pairs with an empty side."""
-    with closing(read_lines(path)) as lines:
-        for number, pair in enumerate(split_pairs(lines, path, normalise=normalise)):
+def _filled_pairs(text: PairText, *, normalise: bool) -> Iterator[Pair]:
+    """Yield the sentence pairs of a text, except pairs with an empty side."""
+    with closing(text.read(normalise=normalise)) as pairs:
+        for number, pair in enumerate(pairs):
             if number % PAIRS_BETWEEN_SIGNS == 0:
                 getting_on()
             if not is_empty(pair):
@@ -175,7 +176,7 @@ def shared_tokenizer(
 ) -> tuple[Tokenizer, Path]:
     """Read or train the tokenizer on rank 0, and return it on all ranks. The returned path is valid only on rank 0."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
-    serialized, kept_at = b"", splits.train
+    serialized, kept_at = b"", Path()
 
     def obtain() -> None:
         nonlocal serialized, kept_at
@@ -190,7 +191,6 @@ def shared_tokenizer(
             lambda: training_sentences(splits.train, holds_out=holds_out, normalise=normalise),
             digest=f"{digest}/{holds_out}/{MAX_TOKENIZER_PAIRS}" + "/normalised" * normalise,
             vocabulary_size=settings.model.vocabulary_size,
-            beside=splits.train.parent,
         )
 
     world.while_others_wait(obtain if world.is_first else None)
@@ -198,7 +198,7 @@ def shared_tokenizer(
 
 
 def _showcase(
-    test: Path | None, valid: TokenizedPairs, tokenizer: Tokenizer, settings: TransformerSettings
+    test: PairText | None, valid: TokenizedPairs, tokenizer: Tokenizer, settings: TransformerSettings
 ) -> list[Pair]:
     count = settings.train.translations
     if test is not None:
@@ -207,14 +207,23 @@ def _showcase(
 
 
 def _remarks(
-    paths: list[Path], stored: list[StoredTokens], train: TokenizedPairs, settings: TransformerSettings
+    pair_texts: list[PairText],
+    stored: list[StoredTokens],
+    train: TokenizedPairs,
+    tokenizer: Tokenizer,
+    settings: TransformerSettings,
 ) -> Iterator[str]:
-    for path, tokens in zip(paths, stored, strict=True):
+    for text, tokens in zip(pair_texts, stored, strict=True):
         if empty := tokens.index.empty_count:
             line = tokens.index.first_empty_line
-            yield f"{path}: {empty} pairs are left out because one side is empty; the first is in line {line}"
+            yield f"{text}: {empty} pairs are left out because one side is empty; the first is in line {line}"
     if cut := sum(chunk.cut_count() for chunk in train.in_chunks()):
         yield (
             f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "
             f"data.target_length = {settings.data.target_length} tokens"
+        )
+    if 2 * tokenizer.size <= (rows := settings.model.vocabulary_size):
+        yield (
+            f"warning: model.vocabulary_size = {rows}, but the text has only {tokenizer.size} different tokens, so the other "
+            f"rows are never trained; use --set model.vocabulary_size={tokenizer.size}"
         )

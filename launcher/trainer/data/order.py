@@ -70,7 +70,7 @@ class TokenBatches:
         return self._batches(epoch, pool, int(ends[pool]) - first)[index - first]
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative number of batches up to the end of each pool."""
+        """Return, for each pool of pairs, the number of batches in the epoch up to the end of the pool."""
         tokens = np.cumsum([self._block_tokens[blocks].sum() for blocks in self._shuffle.blocks(epoch)])
         return (tokens * self.steps_per_epoch + self._tokens // 2) // self._tokens
 
@@ -164,7 +164,7 @@ class Shuffle:
         self.pool = lru_cache(maxsize=2)(self._pairs_of_pool)
 
     def _ends_of_pools(self, epoch: int) -> Integers:
-        """Return the cumulative number of pairs up to the end of each pool."""
+        """Return, for each pool, the number of pairs in the epoch up to the end of the pool."""
         last, missing = self._block_count - 1, self._block_count * BLOCK_PAIRS - len(self._pairs)
         return np.cumsum([len(blocks) * BLOCK_PAIRS - missing * int(last in blocks) for blocks in self.blocks(epoch)])
 

@@ -1,9 +1,9 @@
 """The cache of token ids, written once per server for each text and tokenizer.
 
-It is next to the text, or in the user's cache directory if that is not writable:
+The user's cache directory contains:
 
     tokens-<digest>/      digest of text, tokenizer and format, so it is never stale; independent of truncation lengths
-    digest-<digest>.json  digest of a text's path; contains the digest of the text, valid while the file is unchanged
+    digest-<digest>.json  digest of a file's path; contains the digest of the file, valid while the file is unchanged
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from launcher.core.atomic import new_directory, write_text
 from launcher.core.codec import decode, encode, read_json
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
-from launcher.core.resources import cache_dir, writable_dir
-from launcher.corpus.dataset import content_digest, is_empty, no_filled_pairs, split_pairs
-from launcher.corpus.text_files import as_unreadable_error, lines_of
+from launcher.core.resources import cache_dir, writable_cache_dir
+from launcher.corpus.dataset import PairText, content_digest, is_empty, no_filled_pairs
+from launcher.corpus.text_files import as_unreadable_error
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.data.tokens import (
     BOUND,
@@ -54,8 +54,8 @@ NAP_S = 0.05
 
 
 @frozen
-class Text:
-    """A file of sentence pairs: its path, and its size, modification time and digest when it was read."""
+class Stamp:
+    """A file's path, and its size, modification time and digest when it was read."""
 
     path: str
     size: int
@@ -63,27 +63,38 @@ class Text:
     inode: int
     digest: str = ""
 
+
+@frozen
+class Text:
+    """Sentence pairs and the stamps of their files."""
+
+    pairs: PairText
+    stamps: tuple[Stamp, ...]
+
     @property
-    def file(self) -> Path:
-        return Path(self.path)
+    def digest(self) -> str:
+        """The digest of the pairs, which is the file's digest unless there are two files or the file is reversed."""
+        parts = [stamp.digest for stamp in self.stamps] + ["reversed"] * self.pairs.is_reversed
+        return parts[0] if len(parts) == 1 else hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 
-def text_at(path: Path) -> Text:
-    """Return the text at `path` with its digest. The digest is cached until the file changes.
+def read_text(pairs: PairText) -> Text:
+    """Return a text with the digests of its files. Raise an UnreadableError if one cannot be read."""
+    return Text(pairs, tuple(map(_stamp_of, pairs.files)))
 
-    Raise an UnreadableError if it cannot be read.
-    """
-    text = _as_it_is(path)
-    name = f"digest-{_key(text.path)}.json"
-    for directory in (path.parent, cache_dir()):
-        with suppress(OSError, ValueError):
-            stamp = decode(Text, read_json(directory / name))
-            if stamp.digest and replace(stamp, digest="") == text:
-                return stamp
-    digested = replace(text, digest=content_digest(path))
-    if time.time_ns() - text.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == text:
-        with suppress(OSError):  # computed again the next time
-            write_text(writable_dir(path.parent) / name, json.dumps(encode(digested)))
+
+def _stamp_of(path: Path) -> Stamp:
+    """Return a file's stamp with its digest, which is cached until the file changes."""
+    found = _as_it_is(path)
+    name = f"digest-{_key(found.path)}.json"
+    with suppress(OSError, ValueError):
+        stamp = decode(Stamp, read_json(cache_dir() / name))
+        if stamp.digest and replace(stamp, digest="") == found:
+            return stamp
+    digested = replace(found, digest=content_digest(path))
+    if time.time_ns() - found.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == found:
+        with suppress(OSError, UnreadableError):  # computed again the next time
+            write_text(writable_cache_dir() / name, json.dumps(encode(digested)))
     return digested
 
 
@@ -92,14 +103,10 @@ def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) ->
     return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
 
 
-def find_tokens(name: str, beside: Path) -> StoredTokens | None:
-    """Return the token ids stored under `name` by `write_tokens`, or None if they are missing or incomplete.
-
-    Searches next to the text (`beside`) and in the user's cache directory.
-    """
-    for directory in (beside, cache_dir()):
-        with suppress(OSError, ValueError):
-            return open_tokens(directory / name)
+def find_tokens(name: str) -> StoredTokens | None:
+    """Return the token ids stored under `name` by `write_tokens`, or None if they are missing or incomplete."""
+    with suppress(OSError, ValueError):
+        return open_tokens(cache_dir() / name)
     return None
 
 
@@ -109,16 +116,16 @@ def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) ->
     Memory use is bounded: pairs are processed in chunks, on as many threads as there are cores.
 
     Raises:
-        UnreadableError: a line is malformed, there are no pairs, the text changes during the encoding, or the directory is
-            not writable.
+        UnreadableError: a line is malformed, there are no pairs, the text changes during the encoding, or the user's cache
+            directory is not writable.
     """
-    name, beside = tokens_name(text.digest, tokenizer, normalise=normalise), text.file.parent
-    if find_tokens(name, beside):
+    name = tokens_name(text.digest, tokenizer, normalise=normalise)
+    if find_tokens(name):
         return
-    directory = writable_dir(beside)
+    directory = writable_cache_dir()
     try:
         with _locked(directory, name) as is_alone:
-            if find_tokens(name, beside):  # another process was faster
+            if find_tokens(name):  # another process was faster
                 return
             _remove_damaged(directory / name)
             for left_by_killed in directory.glob(f".{name}.*.partial") if is_alone else ():
@@ -126,11 +133,11 @@ def write_tokens(text: Text, tokenizer: Tokenizer, *, normalise: bool = True) ->
             with new_directory(directory / name) as aside:
                 _write(aside, text, tokenizer, normalise=normalise)
     except OSError as error:
-        if find_tokens(name, beside):  # another process was faster, on a file system without locks
+        if find_tokens(name):  # another process was faster, on a file system without locks
             return
         raise UnreadableError(
-            f"{directory}: cannot store the token ids of {text.path}: {error.strerror}",
-            hint="free disk space: the token ids need about as much space as the text",
+            f"{directory}: cannot store the token ids of {text.pairs}: {error.strerror}",
+            hint="free disk space: the token ids need about as much space as the text, or set TLAUNCH_CACHE_DIR",
         ) from error
 
 
@@ -145,10 +152,10 @@ def _remove_damaged(path: Path) -> None:
 
 
 def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool) -> None:
-    with as_unreadable_error(text.file):
-        raw = text.file.open("rb")
+    with as_unreadable_error(text.pairs.path):
+        raw = text.pairs.path.open("rb")
     with raw, (directory / IDS).open("wb") as ids, (directory / BOUNDS).open("wb") as bounds:
-        filled = _FilledPairs(split_pairs(lines_of(raw, text.file), text.file, normalise=normalise))
+        filled = _FilledPairs(text.pairs.read(raw, normalise=normalise))
         progress = _Progress(text)
         pair_count = id_count = 0
         counts = np.zeros(tokenizer.size, np.int64)
@@ -163,9 +170,12 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
             id_count += len(chunk_ids)
             progress.report(pair_count, raw.tell())
     if not pair_count:
-        raise no_filled_pairs(text.path)
-    if _as_it_is(text.file) != replace(text, digest=""):
-        raise UnreadableError(f"{text.path} changed while it was read", hint="start again when the file is complete")
+        raise no_filled_pairs(text.pairs)
+    for stamp in text.stamps:
+        if _as_it_is(Path(stamp.path)) != replace(stamp, digest=""):
+            raise UnreadableError(
+                f"{stamp.path} changed while it was read", hint="start again when the file is complete"
+            )
     index = TokenIndex(
         pair_count, id_count, id_type, filled.empty_count, filled.first_empty_line, tuple(counts.tolist())
     )
@@ -216,9 +226,9 @@ class _Progress:
         if now_s < self._next_s:
             return
         self._next_s = now_s + TELL_S
-        elapsed_s, share = now_s - self._began_s, min(1.0, bytes_read / self._text.size)
+        elapsed_s, share = now_s - self._began_s, min(1.0, bytes_read / self._text.stamps[0].size)
         print(
-            f"encoding {self._text.path}: {pair_count:,} pairs, {share:.0%}, {pair_count / elapsed_s:,.0f} pairs/s, "
+            f"encoding {self._text.pairs}: {pair_count:,} pairs, {share:.0%}, {pair_count / elapsed_s:,.0f} pairs/s, "
             f"{elapsed_s * (1 - share) / share:.0f} s left",
             flush=True,
         )
@@ -252,10 +262,10 @@ def _locked(directory: Path, name: str) -> Iterator[bool]:
             return
 
 
-def _as_it_is(path: Path) -> Text:
+def _as_it_is(path: Path) -> Stamp:
     with as_unreadable_error(path):
         found = path.stat()
-    return Text(str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino)
+    return Stamp(str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino)
 
 
 def _key(*parts: str) -> str:

@@ -11,7 +11,7 @@ import sentencepiece
 
 from launcher.core.atomic import replacing
 from launcher.core.errors import UsageError
-from launcher.core.resources import cache_dir, writable_dir
+from launcher.core.resources import cache_dir, writable_cache_dir
 from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
 RECIPE = "bpe-2"  # part of the cached file's name; change it when the training below changes
@@ -30,6 +30,11 @@ class Tokenizer:
         """The number of token ids, which is at most the requested vocabulary size."""
         return int(self._processor.vocab_size())
 
+    @property
+    def pieces(self) -> list[str]:
+        """The text of each token id."""
+        return [self._processor.id_to_piece(number) for number in range(self.size)]
+
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the ids of each sentence, without BEGIN and END."""
         return self._processor.encode(list(sentences), num_threads=1)
@@ -43,34 +48,32 @@ class Tokenizer:
 
 
 def obtain_tokenizer(
-    sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int, beside: Path
+    sentences: Callable[[], Iterable[str]], *, digest: str, vocabulary_size: int
 ) -> tuple[bytes, Path]:
     """Return a tokenizer for `sentences`, and the path of its file. Train the tokenizer only if it is not cached.
 
     `sentences` is only called to train. `digest` identifies the sentences. The file's name contains it and all other
-    inputs of the training, so the cache is never stale. If the data directory is not writable, the user's cache
-    directory is used.
+    inputs of the training, so the cache is never stale.
 
     Raises:
         UsageError: the vocabulary is too small for the corpus's characters.
-        OSError: both directories are not writable.
+        UnreadableError: the user's cache directory is not writable.
     """
     key = hashlib.sha256(f"{RECIPE}/{sentencepiece.__version__}/{vocabulary_size}/{digest}".encode())
-    name = f"tokenizer-{key.hexdigest()[:16]}.model"
-    for directory in (beside, cache_dir()):
-        if (path := directory / name).is_file():
-            serialized = path.read_bytes()
-            try:
-                load_tokenizer(serialized)
-            except ValueError:
-                print(f"{path} is damaged and is not used", flush=True)
-            else:
-                return serialized, path
+    path = cache_dir() / f"tokenizer-{key.hexdigest()[:16]}.model"
+    if path.is_file():
+        serialized = path.read_bytes()
+        try:
+            load_tokenizer(serialized)
+        except ValueError:
+            print(f"{path} is damaged and is not used", flush=True)
+        else:
+            return serialized, path
+    writable_cache_dir()  # checked before the training, which may take minutes
     serialized = train_tokenizer(sentences(), vocabulary_size)
-    directory = writable_dir(beside)
-    with replacing(directory / name) as aside:
+    with replacing(path) as aside:
         aside.write_bytes(serialized)
-    return serialized, directory / name
+    return serialized, path
 
 
 def load_tokenizer(serialized: bytes) -> Tokenizer:
@@ -111,6 +114,6 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
     except (RuntimeError, OSError) as error:
         raise UsageError(
             f"cannot train a tokenizer with model.vocabulary_size = {vocabulary_size}: {error}",
-            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are reserved, and each character needs one more",
+            hint="use a larger `--set model.vocabulary_size=N`: 260 ids are reserved, and each distinct character needs one id",
         ) from error
     return written.getvalue()

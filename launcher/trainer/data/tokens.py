@@ -88,7 +88,7 @@ class TokenizedPairs(Sequence[Example]):
     """Selected pairs of `TokenArrays`, with each side truncated to a maximum length. Slices share the arrays."""
 
     def __init__(self, arrays: TokenArrays, numbers: range | Integers, lengths: tuple[int, int]) -> None:
-        """Select pairs by their `numbers`, which must be a range with step 1 unless the arrays are in memory.
+        """Select the pairs with the given `numbers`: a range with step 1, or any numbers if the arrays are in memory.
 
         `lengths` is the maximum number of tokens of source and target, including END.
         """
@@ -146,7 +146,7 @@ class TokenizedPairs(Sequence[Example]):
         return int(np.count_nonzero((source_B > self._limits[0]) | (target_B > self._limits[1])))
 
     def padded(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return an array of all source ids and an array of all target ids. Each is padded to its longest sentence."""
+        """Return the source ids and the target ids as two arrays. Each array is padded to its longest sentence."""
         if isinstance(self._arrays.ids, FileArray):
             return self.in_memory().padded()
         ids, bounds = self._loaded()
@@ -194,24 +194,24 @@ def tokenize(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer, config: Dat
 
 
 def encoded(pairs: Sequence[tuple[str, str]], tokenizer: Tokenizer) -> tuple[Integers, Integers]:
-    """Return the token ids of `pairs`, without truncation, and the bounds of the sentences."""
+    """Encode `pairs` without truncation. Return the concatenated token ids, and the bounds of each sentence in them."""
     return flattened([[*ids, END] for ids in tokenizer.encode([text for pair in pairs for text in pair])])
 
 
 def flattened(sentences: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-    """Concatenate sentences, and return their ids and bounds. Two consecutive sentences form a pair."""
+    """Concatenate sentences. Return the array of token ids, and the bounds of each sentence in it."""
     bounds = _bounds_of(np.fromiter(map(len, sentences), np.int64, len(sentences)))
     return np.fromiter(chain.from_iterable(sentences), np.int32, int(bounds[-1])), bounds
 
 
 def _bounds_of(lengths: Integers) -> NDArray[np.int64]:
-    """Return the offsets of consecutive sentences with these lengths, followed by the end of the last sentence."""
+    """Return the offset of each sentence, given the sentences' lengths, and the end of the last sentence."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 @frozen
 class TokenIndex:
-    """The content of index.json."""
+    """The content of index.json, which describes token files."""
 
     pair_count: int
     id_count: int

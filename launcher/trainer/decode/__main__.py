@@ -20,17 +20,17 @@ from pathlib import Path
 import torch
 
 from launcher.core.errors import EXIT_OK, TlaunchError
-from launcher.corpus.text_files import normalised, read_lines
+from launcher.corpus.corpus_files import direction_of
+from launcher.corpus.text_files import read_lines
 from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.checkpoint.foreign.progress import Progress, report
 from launcher.trainer.decode.beam import Search
 from launcher.trainer.decode.score import all_scores, check_installed
 from launcher.trainer.decode.stdin_lines import STDIN, stdin_lines
-from launcher.trainer.decode.translator import Translator
+from launcher.trainer.decode.translator import Translation, Translator
 from launcher.trainer.memory import keep_freed_memory
 from launcher.trainer.saved import load_model
 
-LANGUAGES = {"fr": "French", "en": "English"}
 MAX_SENTENCES = 512  # sorted by length together, to fill batches with little padding
 
 
@@ -45,8 +45,10 @@ def main() -> int:
     parser.add_argument("--alpha", type=float, required=True)
     parser.add_argument("--batch-tokens", type=int, required=True)
     parser.add_argument("--device", choices=("auto", "cpu"), required=True)
+    parser.add_argument("--scores", action="store_true", help="write the score and a tab before each translation")
     parser.add_argument("--source", type=Path, help="file to translate instead of stdin")
     parser.add_argument("--reference", type=Path, help="file of reference translations")
+    parser.add_argument("--target-language", help="language of the references (default: as in training)")
     options = parser.parse_args()
     try:
         decoder = _Decoder(options)
@@ -74,16 +76,16 @@ class _Decoder:
     def translate_stdin(self) -> None:
         """Translate lines until stdin ends or the output is closed."""
         if os.isatty(sys.stdin.fileno()):
-            source, target = (LANGUAGES.get(code, code) for code in self._data.direction.split("_"))
-            where = f"{source} to {target}, on {self._device}"
+            where = f"{direction_of(self._data.languages)}, on {self._device}"
             report(f"{self._options.name}: {where}. Enter lines to translate; Ctrl-D ends.")
         done = 0
         for arrived in stdin_lines():
             for lines in _groups(arrived):
-                texts = self._translated(lines, STDIN, done)
+                found = self._translated(lines, STDIN, done)
                 done += len(lines)
+                scores = [f"{each.score:.4f}\t" if self._options.scores else "" for each in found]
                 try:
-                    self._write("".join(f"{text}\n" for text in texts))
+                    self._write("".join(f"{score}{each.text}\n" for score, each in zip(scores, found, strict=True)))
                 except BrokenPipeError:
                     return
 
@@ -91,14 +93,12 @@ class _Decoder:
         sources, references = (list(read_lines(path)) for path in (self._options.source, self._options.reference))
         hypotheses: list[str] = []
         for lines in _groups(sources):
-            hypotheses += self._translated(lines, str(self._options.source), len(hypotheses))
-        if self._data.normalise:
-            references = [normalised(text) for text in references]
-        scores = all_scores(hypotheses, references, self._data.direction.rpartition("_")[2])
+            hypotheses += [each.text for each in self._translated(lines, str(self._options.source), len(hypotheses))]
+        scores = all_scores(hypotheses, references, self._options.target_language or self._data.target_language)
         self._write(json.dumps({"hypotheses": hypotheses, "scores": asdict(scores)}))
 
-    def _translated(self, lines: Sequence[str], file: str, before: int) -> list[str]:
-        """Translate `lines`, which follow the first `before` lines of a file. Return empty text for blank lines."""
+    def _translated(self, lines: Sequence[str], file: str, before: int) -> list[Translation]:
+        """Translate `lines`, which follow the first `before` lines of a file. Blank lines get an empty translation."""
         options, sentences = self._options, [line if line.strip() else "" for line in lines]
         how = Search(options.beam, options.alpha)
         found = self._translator.translate(sentences, how, batch_tokens=options.batch_tokens)
@@ -107,7 +107,7 @@ class _Decoder:
             if each.cut_tokens:
                 report(f"warning: {file}:{number}: {cut}; {each.cut_tokens} tokens were left out")
         self._progress.add(sum(len(line.encode()) + 1 for line in lines))
-        return [each.text for each in found]
+        return found
 
     def _write(self, text: str) -> None:
         """Write all of `text`, even if the output is a non-blocking pipe."""

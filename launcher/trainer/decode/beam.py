@@ -113,7 +113,7 @@ class _Live:
         self.done_B = self.done_B | (self.finished_B >= self._beam) | (self.best_B >= bound_B)
 
     def _finish(self, log_p_BW: Tensor, parent_BW: Tensor | None, ends_BW: Tensor) -> None:
-        """Finish the hypotheses `parent_BW` for which `ends_BW` is True. If `parent_BW` is None, consider all."""
+        """Finish each hypothesis with True in `ends_BW`. `parent_BW` has the hypotheses' indices (None for all)."""
         length = self.ids_BQT.shape[2]
         ends_BW = ends_BW & ~self.done_B[:, None] & log_p_BW.isfinite()
         score_BW = (log_p_BW.double() / length**self._alpha).where(ends_BW, -torch.inf)
@@ -139,7 +139,7 @@ class _Live:
         self.ancestor_BQT = torch.cat([_of_parents(self.ancestor_BQT, parent_BW1), slot_BW1], dim=2)
 
     def best_of_done(self) -> dict[int, Hypothesis]:
-        """Return a mapping from the position of each finished sentence in the full batch to its best hypothesis."""
+        """Return the best hypothesis of each finished sentence, by the sentence's position in the full batch."""
         done_B = self.done_B.nonzero()[:, 0]
         kept = (value[done_B].tolist() for value in (self.sentence_B, self.best_BT, self.best_B))
         return {

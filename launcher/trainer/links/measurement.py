@@ -66,7 +66,7 @@ class AllReduce:
 
 @frozen
 class Pair:
-    """The latency and the rates of the connection between two servers. `bytes_per_s` is the lower rate."""
+    """The latency and speed of the connection between two servers. `bytes_per_s` is the lower of both directions."""
 
     servers: tuple[int, int]
     latency_s: float  # half of the median round-trip time
@@ -169,7 +169,7 @@ def _leaders(world: World) -> list[int]:
 
 
 def _all_reduces(world: World, seconds: float, largest_bytes: int) -> Iterator[AllReduce]:
-    """Yield the speed of all_reduce for growing sizes until time runs out. Times are those of the slowest rank."""
+    """Yield the speed of all_reduce for growing sizes until time runs out. The slowest rank's time counts."""
     count, left_s, size = world.place.world_size, seconds, MIN_BYTES
     while size <= largest_bytes and left_s > 0:
         content = torch.zeros(size // ITEM_BYTES, device=world.device)
@@ -213,7 +213,7 @@ def _pairs(world: World, leaders: list[int], seconds: float, largest_bytes: int)
 def _meet(
     world: World, leaders: list[int], pair: tuple[int, int], own: int, seconds: float, largest_bytes: int
 ) -> tuple[float, float, float]:
-    """Measure a pair of servers. Return the latency and both rates. They are valid only on the pair's first rank."""
+    """Measure a pair of servers. Return the latency and both speeds, which are valid only on the first server."""
     is_first = own == pair[0]
     peer = leaders[pair[1] if is_first else pair[0]]
     token = torch.zeros(1, device=world.device)

@@ -103,7 +103,7 @@ class _Dropped(torch.autograd.Function):
 
 
 def _dropped(tensor: Tensor, factor: Tensor, summand: Tensor, words: Tensor, rate: float) -> Tensor:
-    """Apply dropout to `tensor`. The value of factor * words + summand decides whether an element is kept."""
+    """Apply dropout to `tensor`. The random number of an element is factor * words + summand."""
     word = (factor * words).add_(summand)
     # In place as 1 or 0: on a CPU a comparison to booleans takes four times the time of the product.
     kept = word.ge_(int(rate * 2**32) - 2**31)

@@ -52,7 +52,7 @@ _own_rows: frozenset[int] = frozenset()  # numbers of rows with dedicated kernel
 
 
 def set_own_rows(rows: Iterable[int]) -> None:
-    """Use dedicated oneDNN kernels for matrices with these row counts. Only the MAX_OWN_ROWS largest are used."""
+    """Use dedicated oneDNN kernels for matrices with the given row counts, but only for the MAX_OWN_ROWS largest."""
     global _own_rows  # noqa: PLW0603 - state of the process
     _own_rows = frozenset(sorted(set(rows) - {0})[-MAX_OWN_ROWS:])
 
@@ -124,7 +124,7 @@ def row_blocks(rows: int, *, largest: int | None = None, smallest: int = SMALLES
 
 
 def product(left_IJ: Tensor, right_KJ: Tensor, *, rows: int, bias_K: Tensor | None = None) -> Tensor:
-    """Return left times right transposed, plus the bias, as a tensor of shape IK without an autograd graph.
+    """Return left_IJ times right_KJ transposed, plus the bias, as a tensor (IK) without an autograd graph.
 
     `rows` is the size of I or J, whichever counts tokens.
     """

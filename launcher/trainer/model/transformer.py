@@ -38,7 +38,7 @@ class Batch:
 
     @property
     def streams_shape(self) -> tuple[int, int]:
-        """The shape (B, S + T) of the encoder and decoder states concatenated along time, without their width."""
+        """The first two dims (B, S + T) of the encoder and decoder states, concatenated along time."""
         return self.source_BS.shape[0], self.source_BS.shape[1] + self.target_BT.shape[1]
 
 

@@ -60,7 +60,7 @@ class FlatLayout:
 
     @cached_property
     def group_of(self) -> dict[str, int]:
-        """A mapping from parameter names to group numbers."""
+        """The number of each parameter's group, by parameter name."""
         numbered = list(enumerate(self.groups))
         return {name: next(n for n, group in numbered if own.start in group) for name, own in self.elements.items()}
 
@@ -73,11 +73,11 @@ class FlatLayout:
         return group[index * length : (index + 1) * length]
 
     def state_of(self, group: range) -> slice:
-        """Return the slice of a rank's state tensors that belongs to the rank's part of `group`."""
+        """Return the slice of a rank's optimizer state that holds the rank's part of `group`."""
         return slice(group.start // self.dp, group.stop // self.dp)
 
     def own_parts(self, index: int) -> list[OwnPart]:
-        """Return the parts of regions that data-parallel rank `index` owns, in the order of its state tensors."""
+        """Return the part of each region that data-parallel rank `index` owns, in the order of the rank's state."""
         parts = []
         for group in self.groups:
             owned = self.owned(group, index)
@@ -90,7 +90,7 @@ class FlatLayout:
         return parts
 
     def boxes_of(self, part: OwnPart, placed: Mapping[str, Placement]) -> Iterator[tuple[str, Box, slice]]:
-        """Yield the boxes in `part` in memory order. Each has its parameter's name and its range of elements in `part`.
+        """Yield (parameter name, box, range of its elements in `part`) for each box in `part`, in memory order.
 
         `placed` are the placements passed to `arrange`.
         """
@@ -112,11 +112,11 @@ def arrange(placed: Mapping[str, Placement], *, dp: int, groups: int) -> FlatLay
     """
 
     def treatment_of(name: str) -> tuple[bool, int]:
-        """Return whether a parameter has weight decay, and its number of replicas. Vectors have no weight decay."""
+        """Return a parameter's weight-decay flag and its number of replicas. Vectors have no weight decay."""
         return len(placed[name].full_shape) > 1, placed[name].copies
 
     def in_order(name: str) -> tuple[bool, int]:
-        """Return a sort key for parameters: no weight decay before weight decay, then more replicas before fewer."""
+        """Return a sort key: by weight decay (parameters without it first), then by number of replicas (descending)."""
         decays, copies = treatment_of(name)
         return decays, -copies
 

@@ -138,7 +138,7 @@ class Gradients:
                 self._passes_left[self._layout.group_of[self._awaited]] += 1
 
     def reduce(self) -> None:
-        """Sum the gradients over the data-parallel ranks, and keep this rank's slices. Blocks until all call it."""
+        """Sum gradients over the data-parallel ranks, and keep this rank's slices. Blocks until they all call it."""
         for view in self._unfilled.values():  # backward has not reached these parameters
             view.zero_()
         if self._dp.size == 1:
@@ -156,7 +156,7 @@ class Gradients:
             barrier(self._dp)  # other ranks may still read this rank's gradients
 
     def of(self, part: OwnPart) -> list[GradientPiece]:
-        """Return the gradient of `part`, summed over the data-parallel ranks, as a single piece."""
+        """Return the gradient of `part`, summed over the data-parallel ranks, as a list with one element."""
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 
     def add_awaited(self, gradient: Tensor) -> None:
@@ -187,7 +187,7 @@ class Gradients:
         group = self._layout.group_of[name]
         if group < len(self._reductions):
             raise RuntimeError(
-                "a gradient changed after its sum started, because there were more backward passes than `backward_passes`"
+                "there were more backward passes than `backward_passes`: a gradient changed after its reduction started"
             )
         self._passes_left[group] -= 1
         while len(self._reductions) < len(self._passes_left) and self._passes_left[len(self._reductions)] == 0:

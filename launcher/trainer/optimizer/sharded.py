@@ -183,7 +183,7 @@ class ShardedOptimizer:
         self._publish()
 
     def not_finite(self) -> list[str]:
-        """Return the names of parameters whose last gradient has a non-finite norm in this rank's slices."""
+        """Return the names of parameters with a non-finite gradient norm in this rank's slices in the last step."""
         found = set()
         for part in self._parts:
             for here, values in self._gradients.of(part):

@@ -58,7 +58,7 @@ class SharedWeight:
 
     @torch.no_grad()
     def publish(self) -> None:
-        """Send the weight from the owner to the copy. Blocks until the transfer is done."""
+        """Send the shared weight from the stage that updates it to the stage that has a copy. Blocks until it is sent."""
         with recording.within("optimizer", "optimizer"):
             self._pass(self.parameter.detach(), sends=self.is_owner, what="shared weight")
 

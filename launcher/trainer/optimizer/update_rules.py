@@ -63,7 +63,7 @@ class AdamW:
     state: ClassVar[tuple[str, ...]] = ("first_moment", "second_moment")
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Update weights and state in place, with weight decay if `decays`. This may also change the gradients."""
+        """Update weights and state in place, with weight decay if `decays` is True. Gradients may be overwritten."""
         weights, gradients, (first_moments, second_moments) = tensors
         if not weights:
             return
@@ -126,7 +126,7 @@ class Momentum:
     state: ClassVar[tuple[str, ...]] = ("first_moment",)
 
     def update(self, tensors: Tensors, step: Step, *, decays: bool) -> None:
-        """Update weights and state in place, with weight decay if `decays`. This may also change the gradients."""
+        """Update weights and state in place, with weight decay if `decays` is True. Gradients may be overwritten."""
         weights, gradients, (moments,) = tensors
         if not weights:
             return

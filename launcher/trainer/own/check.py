@@ -122,7 +122,7 @@ def _of_trial(
     *,
     is_evaluated: bool,
 ) -> str:
-    """Compare the losses of a copy of the network in `dtype`. If that fails, use the network's own dtype."""
+    """Compare the losses of a copy of the network in `dtype`. If this raises, repeat it in the network's own dtype."""
     try:
         trial = copied(network, dtype, noise)
         turn_off_dropout(trial, with_norms=how.keeps_norms)
@@ -143,7 +143,7 @@ def _compared(network: nn.Module, division: Division, how: Comparison) -> str:
     if words and _draws(network, division, how):
         words = _difference(network.eval(), division, how)
         if words and _draws(network, division, how):
-            raise NotComparedError("the network's loss for the same batch differs from one call to the next")
+            raise NotComparedError("the network returned different losses for two calls with the same batch")
     return words
 
 

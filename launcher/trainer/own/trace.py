@@ -67,17 +67,17 @@ class _Tracer(fx.Tracer):
 
     def create_node(self, *arguments: Any, **options: Any) -> fx.Node:
         if not torch.is_grad_enabled():
-            raise UsageError("its forward turns gradients off", hint="remove torch.no_grad() from the forward")
+            raise UsageError("the forward turns gradients off", hint="remove torch.no_grad() from the forward")
         if torch.is_autocast_enabled("cpu"):
             hint = "remove autocast; use one dtype for the entire network"
-            raise UsageError("its forward turns autocast on", hint=hint)
+            raise UsageError("the forward turns autocast on", hint=hint)
         node = super().create_node(*arguments, **options)
         node.meta[LINE] = line_of_caller()
         return node
 
 
 def variable_names(name: str, count: int) -> tuple[str, ...]:
-    """Return names for the `count` inputs that a network takes as `*name`."""
+    """Return `count` names, for the inputs that a network takes as `*name`."""
     return tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
@@ -121,7 +121,7 @@ def nodes_of(network: nn.Module, how: Tracing) -> tuple[list[fx.Node], dict[str,
     if changed or text_of(nodes) != text_of(again) or not _are_equal(constants, constants_again):
         raise UsageError(
             f"{name} cannot be traced: its forward differs from one call to the next",
-            hint="in the forward, do not change the network's state, and do not draw random numbers",
+            hint="do not change the network's state or draw random numbers in the forward",
         )
     return nodes, constants
 

@@ -106,7 +106,7 @@ def copied(network: nn.Module, dtype: torch.dtype, noise: float) -> nn.Module:
 
 
 def turn_off_dropout(network: nn.Module, *, with_norms: bool) -> None:
-    """Turn off dropout: set torch's and tlaunch's modules to evaluation mode, batch norms only if `with_norms`."""
+    """Turn off dropout by setting torch's and tlaunch's modules to eval mode (batch norms only if `with_norms`)."""
     for module in list(network.modules())[1:]:
         is_norm = isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001 - the class of all of them
         if type(module).__module__.startswith(("torch.", "launcher.")) and (with_norms or not is_norm):
@@ -132,7 +132,7 @@ def kept_generators() -> Iterator[None]:
 
 
 class _Calls(TorchFunctionMode):
-    """A mode that intercepts every call of a torch function."""
+    """A context manager that intercepts every call of a torch function."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -145,7 +145,7 @@ class _Calls(TorchFunctionMode):
 
 
 class Precision(_Calls):
-    """A mode that records the lowest precision of all results that require gradients."""
+    """A context manager that records the lowest precision of all results that require gradients."""
 
     _eps = torch.finfo(torch.float64).eps
 
@@ -163,7 +163,7 @@ class Precision(_Calls):
 
 
 class _Draws(_Calls):
-    """A mode that records the first line of code that uses torch's random generator."""
+    """A context manager that records the first line of code that uses torch's random generator."""
 
     place = ""
 
@@ -176,7 +176,7 @@ class _Draws(_Calls):
 
 
 class _NoDropout(_Calls):
-    """A mode in which dropout functions drop nothing, so that losses in training mode can be compared."""
+    """A context manager that turns off dropout functions, so that losses in training mode can be compared."""
 
     def called(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")

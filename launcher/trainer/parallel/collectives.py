@@ -100,7 +100,7 @@ def barrier(group: Group) -> None:
 def reduce_scatter_shared(
     output: Tensor, shared_RM: Tensor, columns: slice, group: Group, *, what: str = "sum"
 ) -> None:
-    """Wait for all ranks. Then sum some columns of a shared tensor over all rows, and write the sums to `output`.
+    """Wait for all ranks. Then sum the given columns of `shared_RM` over all rows into `output`.
 
     Each rank fills its row of `shared_RM` before. Ranks may pass different columns. Do not change a row before the next
     `barrier`.

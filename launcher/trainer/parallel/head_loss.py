@@ -1,16 +1,20 @@
-"""The model's head fused with its loss: label-smoothed cross entropy that never stores the logits of a full batch.
+"""The model's head fused with its loss: cross entropy with label smoothing, without the logits of a full batch.
 
 With smoothing e and vocabulary size V (Szegedy et al. 2016, arXiv:1512.00567), for a token with hidden row h, logits
 z = W h and label y
 
     loss = log Z - h . t          log Z = log sum_v exp(z_v)          t = (1 - e) W_y + (e / V) sum_v W_v
+    value = log Z - h . W_y
     d loss / d h   = sum_v p_v W_v - t                                p_v = exp(z_v) / Z
     d loss / d W_v = p_v h - (1 - e) [v = y] h - (e / V) h
+
+Training minimises `loss`, so backward returns its gradients. Forward returns `value`, the cross entropy without
+smoothing, which can be compared with the validation loss.
 
 Only the terms in Z and p need logits. They are computed for a chunk of tokens at a time, turned into p, used for both
 gradients and freed. So forward computes the gradients, and backward only returns them.
 
-If the rows of W are sharded over ranks, each rank computes L = log sum exp(z) over its own rows, and its part of h . t.
+If the rows of W are sharded over ranks, each rank computes L = log sum exp(z) over its own rows, and its part of h . W_y.
 Ranks exchange these two numbers per token. Then p_v = exp(z_v - L) exp(L - log Z), and d loss / d h is a sum over
 ranks.
 
@@ -46,7 +50,9 @@ def head_loss(
     smoothing: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Return the cross entropy, summed over all N tokens and multiplied by `scale`. It is float32 or wider.
+    """Return the cross entropy without smoothing, summed over all N tokens and multiplied by `scale`, in float32 or wider.
+
+    Its backward pass computes the gradients of the cross entropy with smoothing.
 
     The weight of `head` is this rank's shard of the rows (`part_bounds`). Every rank gets the full gradient of
     `hidden_ND`, and the gradient of its own rows. All ranks must call it with the same hidden rows and labels. Blocks
@@ -88,18 +94,20 @@ def _computed(
     *,
     with_gradients: bool,
 ) -> list[Tensor]:
-    """Return the loss and, if `with_gradients`, its gradients with respect to `hidden_ND` and `weight_WD`."""
+    """Return the value and, if `with_gradients`, the gradients with respect to `hidden_ND` and `weight_WD`."""
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     loss = hidden_ND.new_zeros((), dtype=exact)
     if not len(hidden_ND):
         return [loss, torch.zeros_like(hidden_ND), torch.zeros_like(weight_WD)]
-    # 1. Without logits: this rank's part of t and of h . t.
+    # 1. Without logits: this rank's part of h . W_y and of t.
     local_N = labels_N - part_bounds(vocabulary_size, group)[0]
     is_here_N = (local_N >= 0) & (local_N < len(weight_WD))
     local_N = local_N.where(is_here_N, torch.zeros_like(local_N))  # 0 for other ranks' labels
-    sure_N1 = is_here_N.to(hidden_ND.dtype)[:, None] * (1 - smoothing)
-    target_ND = weight_WD[local_N] * sure_N1 + weight_WD.sum(dim=0) * (smoothing / vocabulary_size)
+    is_here_N1 = is_here_N.to(hidden_ND.dtype)[:, None]
+    target_ND = weight_WD[local_N] * is_here_N1
     agreement_N = torch.linalg.vecdot(hidden_ND.to(exact), target_ND.to(exact))
+    sure_N1 = is_here_N1 * (1 - smoothing)
+    target_ND.mul_(1 - smoothing).add_(weight_WD.sum(dim=0) * (smoothing / vocabulary_size))
     # 2. Chunk by chunk: log Z and the terms in p.
     widest = -(-vocabulary_size // group.size)  # over the ranks, because all must use the same chunks
     hidden_gradient_ND = torch.empty_like(hidden_ND)
@@ -141,10 +149,10 @@ def _chunks(hidden_ND: Tensor, width: int) -> list[slice]:
 def _softmax(
     hidden_CD: Tensor, weight_WD: Tensor, agreement_C: Tensor, group: Group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute the softmax and the terms of the loss for a chunk of tokens.
+    """Compute the softmax and the terms of the value for a chunk of tokens.
 
-    Returns exp(z - m), exp(m - log Z), log Z, and h . t over all ranks, with the symbols of the module docstring. z are
-    this rank's logits, and m is the maximum of each row of z. `agreement_C` is this rank's part of h . t.
+    Returns exp(z - m), exp(m - log Z), log Z, and h . W_y over all ranks, with the symbols of the module docstring. z are
+    this rank's logits, and m is the maximum of each row of z. `agreement_C` is this rank's part of h . W_y.
     """
     own_CW = product(hidden_CD, weight_WD, rows=len(hidden_CD)).to(agreement_C.dtype)
     largest_C, sum_C = _exponentials_(own_CW)

@@ -136,7 +136,7 @@ class Pipeline:
         return losses
 
     def _expect(self, action: Action, arriving: dict[Action, tuple[dist.Work, Tensor]]) -> None:
-        """Post the receive that `action` needs, unless it needs none or the receive is already posted."""
+        """Post the receive for `action`, unless it is already posted or no other stage sends the input."""
         forward = action.kind == "forward"
         source = self.links.before(action.chunk) if forward else self.links.after(action.chunk)
         if source is None or action in arriving:

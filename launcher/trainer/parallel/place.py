@@ -97,7 +97,7 @@ def choose_device(place: Place, wanted: str, environment: Mapping[str, str]) -> 
     if index >= visible:
         raise UsageError(
             f"{env.DEVICE_ID} is {index}, but only {visible} devices are visible, numbered from 0",
-            hint=f"set one of these variables to the devices of the rank table: {', '.join(VISIBLE_DEVICES)}",
+            hint=f"set one of these variables to the device IDs in the rank table: {', '.join(VISIBLE_DEVICES)}",
         )
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None, "an accelerator is available"

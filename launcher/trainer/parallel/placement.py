@@ -27,7 +27,7 @@ class Placement:
 
     @classmethod
     def uncut(cls, full_shape: Sequence[int], model_parallel: Group | None = None) -> Placement:
-        """Return the placement of a full parameter. If `model_parallel` is given, each of its ranks has a replica."""
+        """Return the placement of a full parameter, with a replica on each rank of `model_parallel` (if given)."""
         full = torch.Size(full_shape)
         if model_parallel is None:
             return cls(full, full_box(full))

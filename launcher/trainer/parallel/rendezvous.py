@@ -81,8 +81,8 @@ def _meet(rank: EngineRank, environment: Mapping[str, str]) -> dict[str, Any]:
     if (world.size, world.rank) != (rank.world_size, rank.global_rank):
         raise UsageError(
             f"{rank.engine} started this process as rank {rank.global_rank} of {rank.world_size}, but MPI says "
-            f"rank {world.rank} of {world.size}: mpi4py uses {library}, but mpirun belongs to another MPI, or srun ran "
-            "without `--mpi`",
+            f"rank {world.rank} of {world.size}: mpi4py uses {library}, but mpirun is from another MPI library, or "
+            "srun was called without `--mpi`",
             hint=hint,
         )
     with socket.socket() as probe:
@@ -110,7 +110,7 @@ def _mpi(rank: EngineRank) -> Any:
         why = "mpi4py is not installed" if missing else f"mpi4py cannot be used: {error}"
         raise UsageError(
             f"{rank.engine} started {rank.world_size} ranks without a rendezvous address: {why}",
-            hint=f"{_HINT_ADDRESS}; or install mpi4py, built with the same MPI as mpirun",
+            hint=f"{_HINT_ADDRESS}; or install mpi4py for the MPI library of mpirun",
         ) from error
     return MPI
 

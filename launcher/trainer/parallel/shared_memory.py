@@ -123,7 +123,7 @@ class SharedMemory:
         return torch.frombuffer(memory, dtype=dtype, count=rows * columns).view(rows, columns)
 
     def reduce_scatter(self, output_N: Tensor, shared_RM: Tensor, columns: slice) -> None:
-        """Wait for all ranks. Then sum some columns of a shared tensor over all rows. Write the sums to `output_N`.
+        """Wait for all ranks. Then sum the given columns of `shared_RM` over all rows into `output_N`.
 
         Row r is rank r's. Ranks may pass different columns. Do not change a row before the next `barrier`.
         """

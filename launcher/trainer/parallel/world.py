@@ -51,7 +51,7 @@ class World:
         return self.place.global_rank == 0
 
     def sum_over_all(self, tensor: Tensor) -> Tensor:
-        """Sum `tensor` over all ranks in place, and return it. One sum per axis is faster than one over all ranks."""
+        """Sum `tensor` over all ranks in place, one layout axis at a time because that is faster, and return it."""
         for group in (self.mp, self.dp, self.pp):
             all_reduce(tensor, group)
         return tensor
@@ -227,7 +227,7 @@ def open_group(ranks: tuple[int, ...], global_rank: int) -> Group:
 
 
 def linked_around(world: World, chunks: int) -> Links:
-    """Return this stage's pipeline links for stages with `chunks` chunks of layers. All ranks must call it.
+    """Return this stage's pipeline links, given `chunks` chunks of layers per stage. All ranks must call it.
 
     With several chunks, the last and the first stage are also linked. That link has separate process groups, because
     with two stages both links connect the same two ranks.
@@ -244,7 +244,7 @@ def linked_around(world: World, chunks: int) -> Links:
 
 
 def with_shared_memory(groups: Mapping[Key, Group], *, required: bool) -> dict[Key, Group]:
-    """Open shared memory for each group whose ranks can share memory. Return all groups, including the others.
+    """Open shared memory for each group whose ranks can share memory. Return all groups, also the unchanged ones.
 
     The first rank of an unchanged group prints the reason. All ranks must call it, with groups under the same keys.
 

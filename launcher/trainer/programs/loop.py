@@ -80,7 +80,8 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
     program.begin()
     saving = Saving(program, files, metrics)
     first_step = saving.resume() + 1
-    saving.open()
+    if not saving.open():
+        schedule = SaveSchedule(CheckpointConfig(enabled=False), has_clock=False)
     try:
         with schedule.ends_after_step():
             report = files.strategy and files.strategy / strategy_name(world.place.global_rank)
@@ -193,7 +194,7 @@ def _run_steps(
 
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
-    """Return the state of early stopping. If the resumed training was not validated after `step`, validate it now."""
+    """Return the state of early stopping. If a resumed training was not validated after `step`, validate it now."""
     stopping = EarlyStopping(program.settings.train.early_stopping, program.best_metric, saving.validations)
     if stopping.validations.is_due:
         validated = _validated(program, metrics, step)
@@ -284,7 +285,7 @@ class StepProfiler:
         )
 
     def stepped(self, *, is_last: bool) -> str:
-        """Count a step. Start or end the trace if its first or last step is reached. Return a log line or ""."""
+        """Count a step. Start the trace at its first step, and end it at its last. Return a log line or ""."""
         if not self._left:
             return ""
         if self._path is None:

@@ -138,7 +138,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
                 f"mp = {self.world.mp.size}, but the ranks compute different losses: {float(loss):.9g} on this rank, "
                 f"and {float(mean):.9g} on average; the code of {self._divided.class_name} iterates over sharded "
                 "parameters, or draws random numbers",
-                hint="use `--mp 1`, or replace this code by the optimizer's weight_decay or nn.Dropout",
+                hint="use `--mp 1`, or use weight_decay for weight penalties and nn.Dropout for random numbers",
             )
 
     def _run(self, schedule: Schedule, samples: Samples, numbers: Sequence[int], *, step: int | None) -> Tensor:

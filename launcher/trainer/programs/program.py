@@ -98,7 +98,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
     @abstractmethod
     def train_step(self, batch: AnyBatch, learning_rate: float, votes: Callable[[], tuple[float, ...]]) -> AnyResult:
-        """Train one step. Also call `votes`, and sum its numbers over all ranks. All ranks must call it."""
+        """Train one step, and sum the numbers that `votes` returns over all ranks. All ranks must call it."""
 
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
         """Return the log line of a step that took `seconds`, without the gradient norm."""

@@ -73,7 +73,7 @@ class Resnet50(NetworkProgram[TrainingBatch]):
         self.world = world
         self.dtype = getattr(torch, settings.train.precision)
         self._images, self._test, self.digest = _opened(world, files)
-        self._origin = files.data
+        self._origin = files.data[0]
         self._shape = ImageShape(settings.data.image_size, self.dtype)
         rule = Momentum(settings.train.momentum)
 
@@ -169,9 +169,8 @@ class Resnet50(NetworkProgram[TrainingBatch]):
 
 def _opened(world: World, files: Files) -> tuple[ImageSet, ImageSet, str]:
     """Return the training images, the test images and a digest. Raise on all ranks if images differ between servers."""
-    data, digest = files.data, hashlib.sha256()
+    [data], digest = files.data, hashlib.sha256()
     sets: list[ImageFiles] = []
-    assert data is not None, "`check_data` asks for it"
 
     def look() -> None:
         sets.append(find_images(data))

@@ -13,6 +13,8 @@ from launcher.checkpoint.finish import record_validation, set_aside
 from launcher.checkpoint.index import NOT_VALIDATED, Validations, name_of, read_index
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
+from launcher.recipes.train import CheckpointConfig
+from launcher.trainer.checkpoint.checkpoint_files import SEEN_SOON_S, SEEN_WITHIN_S
 from launcher.trainer.checkpoint.initial import start_from
 from launcher.trainer.checkpoint.restore import candidates_of, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
@@ -34,7 +36,7 @@ class Saving:
             settings=dataclasses.asdict(program.settings),
             layout=program.world.place.layout,
             text=program.digest,
-            data="" if files.data is None else str(files.data.absolute()),
+            data=" ".join(str(path.absolute()) for path in files.data),
             shapes=program.shapes,
             tokenizer=program.tokenizer,
             init_from="" if files.init_from is None else str(files.init_from.absolute()),
@@ -76,21 +78,34 @@ class Saving:
         say_of_all(f"resumed: {path}, after step {step}", program.world)
         return step
 
-    def open(self) -> None:
-        """Create the checkpoint writer, if the settings turn checkpoints on.
+    def open(self) -> bool:
+        """Create the checkpoint writer, if the settings turn checkpoints on. Return True if it was created.
+
+        With the default settings, a run without a usable checkpoint directory trains without checkpoints.
 
         Raises:
-            TlaunchError: there is no checkpoint directory, or it is not writable. All ranks raise it.
+            TlaunchError: there is no checkpoint directory, or it is not writable, and a checkpoint setting differs
+                from its default. All ranks raise it.
         """
+        if not self._config.enabled:
+            return False
+        try:
+            self._writer = self._new_writer()
+        except TlaunchError as error:
+            if self._config != CheckpointConfig():
+                raise
+            if self._program.world.is_first:
+                say(f"no checkpoints are saved: {error.message}")
+        return self._writer is not None
+
+    def _new_writer(self) -> CheckpointWriter:
         config, directory = self._config, self._files.checkpoints
-        if not config.is_on:
-            return
         if directory is None:
             raise UsageError(
-                "checkpoints are on, but there is no directory for them",
+                "checkpoints are on, but no checkpoint directory is set",
                 hint="set an output directory, or a checkpoint directory",
             )
-        self._writer = CheckpointWriter(
+        return CheckpointWriter(
             directory,
             self._training,
             self._program.world,
@@ -100,6 +115,7 @@ class Saving:
             on_saved=lambda step: say(f"saved the checkpoint of step {step}"),
             on_unremoved=self._warn_of_unremoved,
             on_unwritable=None if config.on_failure == "stop" else _warn_and_continue,
+            seen_within_s=SEEN_SOON_S if config == CheckpointConfig() else SEEN_WITHIN_S,
         )
 
     def _warn_of_unremoved(self, error: OSError) -> None:
@@ -130,7 +146,7 @@ class Saving:
             end_by_sigterm()
 
     def record_validation(self, validated: Validated, validations: Validations) -> None:
-        """Add a validation to the checkpoint that this run resumed from, if this run also wrote it."""
+        """Add a validation to the checkpoint that the training resumed from, unless another run wrote it."""
         if self._resumed is None or not self._program.world.is_first:
             return
         try:

@@ -62,7 +62,7 @@ class StepRecorder:
 
     @contextmanager
     def step(self, number: int, *, is_last: bool) -> Iterator[None]:
-        """Record the step that runs inside the `with` block, if it is the step to record."""
+        """Run a step inside the `with` block. Only one step of the training is recorded."""
         self._steps += 1
         is_recorded = self._steps == RECORDED or (is_last and self._steps < RECORDED)
         if self._path is None or self._report_of is None or not is_recorded:
@@ -78,7 +78,7 @@ class StepRecorder:
             self._told = f"no strategy report: {error.filename or self._path}: {error.strerror or error}"
 
     def first_line(self) -> str:
-        """Return a log line about the report, but only once after the report is written. Otherwise return ""."""
+        """Return a log line about the report in the first call after it is written. In other calls, return ""."""
         told, self._told = self._told, ""
         return told
 

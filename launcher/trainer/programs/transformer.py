@@ -15,6 +15,7 @@ from torch import Tensor
 
 from launcher.core.errors import TlaunchError
 from launcher.recipes.transformer.cost import predicted_busy, training_flops
+from launcher.recipes.transformer.transformer_checks import with_data
 from launcher.recipes.transformer.transformer_settings import TransformerSettings, TransformerTrainConfig
 from launcher.trainer.checkpoint.initial import initial_tokenizer
 from launcher.trainer.data.batches import GlobalBatch, global_batches
@@ -22,7 +23,7 @@ from launcher.trainer.data.corpus import open_corpus
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.data.tokens import Integers, TokenizedPairs
 from launcher.trainer.decode.beam import Search
-from launcher.trainer.decode.score import bleu, check_installed
+from launcher.trainer.decode.score import bleu, check_installed, tokenization
 from launcher.trainer.decode.translator import Translator
 from launcher.trainer.model.linear import product
 from launcher.trainer.model.transformer import END
@@ -56,7 +57,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         Raises:
             TlaunchError: the data is unusable. All ranks raise it.
         """
-        self.settings: TransformerSettings = settings
+        self.settings: TransformerSettings = (settings := with_data(settings, files.data))
         self.world = world
         if settings.train.bleu_sentences:
             world.from_rank_0(_check_scores)
@@ -80,6 +81,8 @@ class Translation(Program[GlobalBatch, StepResult]):
         for remark in corpus.remarks:
             say(remark)
         say(f"vocabulary: {corpus.tokenizer.size} tokens of {self.settings.model.vocabulary_size} rows")
+        if self.settings.train.bleu_sentences and (note := tokenization(self.settings.data.target_language)[1]):
+            say(f"note: {note}")
         if self.world.pp.size > 1:
             layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in session.stages)
             say(f"stages: {layers} layers, predicted to work {_shares(self._predicted())} of each step")
@@ -130,8 +133,8 @@ class Translation(Program[GlobalBatch, StepResult]):
         return TlaunchError(
             f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
             "the weights were not updated in this step",
-            hint="use a smaller train.learning_rate or more train.warmup_steps, or check the "
-            f"{len(suspects.pairs)} logged sentence pairs, of {len(batch.examples)} in the batch, for faults",
+            hint="reduce train.learning_rate, increase train.warmup_steps, or check the logged sentence pairs for "
+            f"errors ({len(suspects.pairs)} of the {len(batch.examples)} pairs in the batch)",
         )
 
     def step_recorder(self, path: Path | None, attempt: int) -> StepRecorder:
@@ -213,7 +216,8 @@ def sample_bleu(
 
     def score() -> bytes:
         references = [tokenizer.decode(pairs[number].target) for number in range(len(pairs))]
-        return repr(bleu([tokenizer.decode(ids) for ids in hypotheses], references).score).encode()
+        tokenize, _ = tokenization(settings.data.target_language)
+        return repr(bleu([tokenizer.decode(ids) for ids in hypotheses], references, tokenize=tokenize).score).encode()
 
     return float(world.from_rank_0(score))
 

@@ -134,12 +134,12 @@ def _check(place: Place) -> None:
         raise UsageError(
             f"torch.distributed is initialised as rank {dist.get_rank()} of {dist.get_world_size()}, but the "
             f"environment has rank {place.global_rank} of {place.world_size}",
-            hint="call init_process_group() without a rank, or let `sharded` call it",
+            hint="call init_process_group() without a rank, or leave the initialisation to `sharded`",
         )
     if layout.pp > 1 or layout.micro_batches > 1:
         raise RefusedLayoutError(
-            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but networks that are sharded by "
-            "strategies support only pp = 1 and micro_batches = 1",
+            f"pp = {layout.pp} and micro_batches = {layout.micro_batches}, but sharding by strategies supports "
+            "only pp = 1 and micro_batches = 1",
             hint="use `--pp 1 --micro-batches 1`",
         )
 

@@ -82,7 +82,7 @@ class Metrics:
         dtype: torch.dtype = torch.float32,
         product: Product = torch.mm,
     ) -> None:
-        """Create the writer. Exactly one rank sets `writes`. All other ranks write records only when `saved` is called.
+        """Create the writer. `writes` is True on one rank. The other ranks write records only when `saved` is called.
 
         To know the peak FLOP/s, that rank calls `product`, the matrix product of the model's layers, on its CPUs for
         0.05 s with `dtype`. The other ranks are assumed to have the same CPUs.
@@ -139,7 +139,7 @@ class Metrics:
             self._keep(Validation(time.time_ns(), self._attempt, step, loss, perplexity, bleu))
 
     def stages_measured(self, step: int, busy: Sequence[float], predicted: Sequence[float]) -> None:
-        """Record the measured and predicted fraction of time for which each stage is busy in the steps up to `step`."""
+        """Record the fraction of time that each stage is busy, measured and predicted, for the steps up to `step`."""
         if self._writes:
             self.flush()
             self._keep(StageShares(time.time_ns(), self._attempt, step, tuple(busy), tuple(predicted)))
@@ -154,7 +154,9 @@ class Metrics:
             return
         steps, spent = since.steps, since.time
         knows_waiting = self._device.type == "cpu"
-        peak = self._peak_flops_per_s
+        achieved = _quotient(since.model_flops, spent.seconds)
+        if self._peak_flops_per_s is not None:  # other processes may have slowed down its measurement
+            self._peak_flops_per_s = max(self._peak_flops_per_s, achieved or 0.0)
         self._keep(
             StepMetrics(
                 since.time_ns,
@@ -173,7 +175,7 @@ class Metrics:
                 communication_s=spent.communication_s / steps if knows_waiting else None,
                 bubble_s=spent.bubble_s / steps if knows_waiting else None,
                 model_flops=_quotient(since.model_flops, steps),
-                utilisation=_quotient(since.model_flops, spent.seconds * (peak or 0.0)),
+                utilisation=_quotient(achieved, self._peak_flops_per_s or 0.0),
                 gradient_norm=since.gradient_norm / steps,
                 clipped_share=_quotient(since.clipped, steps),
             )

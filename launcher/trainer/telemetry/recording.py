@@ -95,7 +95,7 @@ class Recorder:
         return output
 
     def called(self, function: Callable[..., Any], taken: Sequence[Any], output: Any) -> None:
-        """Record a call of a torch function. The call is an operator unless another operator makes it."""
+        """Record a call of a torch function as an operator, unless the call is made inside another operator."""
         where = self._within[-1] if self._within else None
         if self.current_phase == "forward" and (where is None or where.scope is not None):
             self.graph.called(function, None if where is None else where.scope, taken, output)

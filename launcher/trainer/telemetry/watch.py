@@ -18,7 +18,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @contextmanager
 def watching(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """In a `with` block, record the operators of `model`, the functions between modules, and all communication."""
+    """In a `with` block, record the operators of `model`, function calls between its modules, and all communication."""
     with ExitStack() as undo:
         for name, module in model.named_modules():
             is_operator = next(module.children(), None) is None

@@ -13,11 +13,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diff": (f"{__name__}.diff:diff", "Check whether two checkpoints have the same state."),
     "merge": (f"{__name__}.ckpt_merge:merge", "Merge the shards of a checkpoint into one model."),
     "prune": (f"{__name__}.prune:prune", "Remove all but the newest intact checkpoints of a run or directory."),
-    "export": (f"{__name__}.conversion:export", "Convert a checkpoint to torch.distributed.checkpoint or MindSpore."),
-    "import": (
-        f"{__name__}.conversion:import_",
-        "Convert a checkpoint from torch.distributed.checkpoint or MindSpore.",
-    ),
+    "export": (f"{__name__}.conversion:export", "Convert a checkpoint to the format of another tool."),
+    "import": (f"{__name__}.conversion:import_", "Convert a checkpoint from the format of another tool."),
 }
 
 

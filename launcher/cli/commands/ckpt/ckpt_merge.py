@@ -12,15 +12,13 @@ import click
 from launcher.checkpoint import model_merge as files
 from launcher.checkpoint.index import DamagedError, Index, read_index
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_bytes
-from launcher.cli.commands.ckpt.output import check_new, check_numpy, opened_with_bar, output_option
+from launcher.cli.commands.ckpt.output import check_new, check_numpy, chosen_checkpoints, opened_with_bar, output_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import counted
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say, write_out
-from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import UsageError
-from launcher.core.run_dir import LATEST
 from launcher.core.text import printable
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  tlaunch ckpt merge --output model                  # newest of the latest run
+  tlaunch ckpt merge --output model                  # newest of the newest run with checkpoints
   tlaunch ckpt merge runs/latest/checkpoints/step-500 --output model --optimizer
   tlaunch ckpt merge runs/latest --output model --average 10
 
@@ -44,27 +42,27 @@ also fewer than N checkpoints, or checkpoints of different trainings.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
+@click.argument("checkpoint", required=False, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @output_option("New directory for the model.")
 @click.option("--optimizer", is_flag=True, help="Also write the optimizer's moments to optimizer.safetensors.")
 @click.option(
     "--average",
     type=click.IntRange(min=2),
     metavar="N",
-    help="Average the weights of the newest N intact checkpoints of the run or directory, in float64.",
+    help="Average the weights of the newest N intact checkpoints in a run or directory. The average is computed in float64.",
 )
 @runs_dir_option
-def merge(*, checkpoint: str, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> None:
+def merge(*, checkpoint: str | None, output: Path, optimizer: bool, average: int | None, runs_dir: Path) -> None:
     """Merge the shards of a checkpoint into one model."""
     if average is not None and optimizer:
         raise UsageError(
             "--average cannot be combined with --optimizer: averaged weights have no optimizer moments",
             hint="leave --optimizer out",
         )
-    paths = resolve_checkpoints(runs_dir, checkpoint)
+    paths = chosen_checkpoints(runs_dir, checkpoint)
     check_new(output, paths[0])
     if average is not None:
-        with _averaged_with_bar(paths, average, checkpoint) as averaged:
+        with _averaged_with_bar(paths, average, checkpoint or "") as averaged:
             files.merge(averaged, output, moments=False, averaged_steps=averaged.steps)
     else:
         index = read_index(paths[0])

@@ -10,14 +10,13 @@ import click
 
 from launcher.checkpoint.index import read_index
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened, state_bytes
-from launcher.cli.commands.ckpt.output import check_numpy
+from launcher.cli.commands.ckpt.output import check_numpy, chosen_checkpoints
 from launcher.cli.options.chosen_run import json_option
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say, write_lines, write_out
-from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK
 from launcher.core.text import printable
@@ -52,7 +51,7 @@ def diff(*, first: str, second: str, as_json: bool, runs_dir: Path) -> int:
     check_numpy()
     from launcher.checkpoint.difference import compare
 
-    paths = [resolve_checkpoints(runs_dir, each)[0] for each in (first, second)]
+    paths = [chosen_checkpoints(runs_dir, each)[0] for each in (first, second)]
     one, other = map(read_index, paths)
     total = sum(all_bytes(index) + state_bytes(index) for index in (one, other))
     with (

@@ -12,15 +12,15 @@ import click
 from launcher.checkpoint.finish import strategy_text
 from launcher.checkpoint.index import Index, best_of, checkpoints_in, read_index, readable
 from launcher.checkpoint.tensors import all_bytes, findings
-from launcher.cli.options.chosen_run import json_option
+from launcher.cli.commands.ckpt.output import chosen_checkpoints
+from launcher.cli.options.chosen_run import json_option, other_run_directories
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.text.columns import aligned, counted, duration, number, size
 from launcher.cli.text.stdout import say, write_lines, write_out
-from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UnreadableError
-from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.run_dir import RunDir
 from launcher.core.text import printable
 from launcher.runs.store import run_names
 
@@ -35,7 +35,7 @@ Exit codes: 0, also if a file other than the index is damaged; 2 wrong usage, no
 """
 VERIFY_EPILOG = """\b
 Examples:
-  tlaunch ckpt verify                          # all of the latest run
+  tlaunch ckpt verify                          # all of the newest run with checkpoints
   tlaunch ckpt verify runs/*/checkpoints/*
 
 Exit codes: 0 all are intact; 1 one is damaged; 2 wrong usage, or no such checkpoint.
@@ -50,15 +50,16 @@ HEADER = ("STEP", "AGE", "SIZE", "LAYOUT", "VALIDATION", "CHECKPOINT")
 def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     """List the checkpoints of a run, of a directory, or of all runs, newest first.
 
+    If no run here has a checkpoint, the checkpoints of all known runs are listed.
+
     The best is the remaining checkpoint with the lowest validation loss. Only --set checkpoint.keep_best=true keeps a
     better one from being removed. A checkpoint with an unreadable index is shown as damaged. To check its other files,
     use `tlaunch ckpt verify`.
     """
     if run is not None:
-        paths = resolve_checkpoints(runs_dir, run)
-    else:
-        names = reversed(run_names(runs_dir))
-        paths = [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
+        paths = chosen_checkpoints(runs_dir, run)
+    elif not (paths := _all_in(runs_dir)):
+        paths = [path for place in other_run_directories(runs_dir) for path in _all_in(place)]
     found: list[tuple[Path, Index | str]] = []
     for path in paths:
         try:
@@ -77,7 +78,7 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
 
 @click.command(epilog=SHOW_EPILOG)
-@click.argument("checkpoint", default=LATEST, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
+@click.argument("checkpoint", required=False, metavar="[CHECKPOINT]", shell_complete=complete_runs_or_files)
 @json_option
 @click.option(
     "--strategy",
@@ -85,13 +86,13 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
     help="Print strategy.json. It shows how each parameter is partitioned and which file holds each part.",
 )
 @runs_dir_option
-def show(*, checkpoint: str, as_json: bool, strategy: bool, runs_dir: Path) -> None:
+def show(*, checkpoint: str | None, as_json: bool, strategy: bool, runs_dir: Path) -> None:
     """Show the contents of a checkpoint.
 
     The output has step, layout, files, and every parameter with its shape; --json adds the settings. All of it comes
     from the index. To check the other files, use `tlaunch ckpt verify`.
     """
-    path = resolve_checkpoints(runs_dir, checkpoint)[0]
+    path = chosen_checkpoints(runs_dir, checkpoint)[0]
     index = read_index(path)
     if strategy:  # made from the index, because older checkpoints lack the file
         write_out(strategy_text(index))
@@ -126,12 +127,17 @@ def verify(*, checkpoints: tuple[str, ...], runs_dir: Path) -> int:
     resume from the checkpoint.
     """
     damaged = 0
-    paths = (path for name in checkpoints or (LATEST,) for path in resolve_checkpoints(runs_dir, name))
+    paths = (path for name in checkpoints or (None,) for path in chosen_checkpoints(runs_dir, name))
     for path in dict.fromkeys(paths):
         problems = list(map(printable, findings(path)))
         damaged += bool(problems)
         write_lines(problems or [f"{printable(str(path))}: intact"])
     return EXIT_FAILURE if damaged else EXIT_OK
+
+
+def _all_in(runs_dir: Path) -> list[Path]:
+    names = reversed(run_names(runs_dir))
+    return [path for name in names for path in checkpoints_in(RunDir(runs_dir.absolute() / name).checkpoints)]
 
 
 def _row(path: Path, index: Index | str) -> dict[str, Any]:

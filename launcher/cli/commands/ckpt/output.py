@@ -11,13 +11,26 @@ from pathlib import Path
 
 import click
 
-from launcher.checkpoint.index import Index
+from launcher.checkpoint.index import Index, checkpoints_in
 from launcher.checkpoint.tensors import StoredBoxes, all_bytes, opened
+from launcher.cli.options.chosen_run import chosen_saved
 from launcher.cli.options.command_types import Command
 from launcher.cli.options.types import A_PATH
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import UnreadableError, UsageError
+
+
+def chosen_checkpoints(runs_dir: Path, reference: str | None, *, is_only_here: bool = False) -> list[Path]:
+    """Return the checkpoints that `reference` names, or else those of the newest run that has some, newest first.
+
+    `is_only_here` is as in `chosen_saved`. Raises UnreadableError if there are none.
+    """
+    chosen = chosen_saved(
+        runs_dir, reference, lambda run: bool(checkpoints_in(run.checkpoints)), "checkpoint", is_only_here=is_only_here
+    )
+    return resolve_checkpoints(runs_dir, chosen)
 
 
 def output_option(about: str, *, metavar: str = "DIR") -> Callable[[Command], Command]:

@@ -9,23 +9,23 @@ from pathlib import Path
 import click
 
 from launcher.checkpoint.index import DamagedError, damage_of, is_checkpoint, partial_name, read_index, step_named
+from launcher.cli.commands.ckpt.output import chosen_checkpoints
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
-from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.machine.owner import ROOT, called, is_own, uids_of_file
 from launcher.core.regular_files import bytes_in
-from launcher.core.run_dir import LATEST, RunDir
+from launcher.core.run_dir import RunDir
 from launcher.core.text import printable, shell_word
 from launcher.runs.status import look
 from launcher.runs.store import means_latest, run_at
 
 EPILOG = """\b
 Examples:
-  tlaunch ckpt prune --keep 1 --dry-run              # of the latest run
+  tlaunch ckpt prune --keep 1 --dry-run              # of the newest run with checkpoints
   tlaunch ckpt prune runs/RUN/checkpoints --keep 2
 
 Files are verified against their digests, newest checkpoint first, until N intact checkpoints are found. All others are
@@ -38,21 +38,21 @@ still active.
 
 
 @click.command(epilog=EPILOG)
-@click.argument("run", default=LATEST, metavar="[RUN|DIR]", shell_complete=complete_runs_or_files)
+@click.argument("run", required=False, metavar="[RUN|DIR]", shell_complete=complete_runs_or_files)
 @click.option("--keep", required=True, type=IntRange(min=1), metavar="N", help="Keep the newest N intact checkpoints.")
 @click.option("--dry-run", is_flag=True, help="Print the checkpoints that would be removed, without removing them.")
 @runs_dir_option
-def prune(*, run: str, keep: int, dry_run: bool, runs_dir: Path) -> None:
+def prune(*, run: str | None, keep: int, dry_run: bool, runs_dir: Path) -> None:
     """Remove all but the newest intact checkpoints of a run or directory."""
-    found = resolve_checkpoints(runs_dir, run)
-    if any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
+    found = chosen_checkpoints(runs_dir, run, is_only_here=run is None)
+    if run is not None and any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
         raise UsageError(f"{run} is a single checkpoint", hint=f"give its directory: {found[0].parent}")
-    if means_latest(run) and os.geteuid() == ROOT:  # root may remove any user's files
+    if (run is None or means_latest(run)) and os.geteuid() == ROOT:  # root may remove any user's files
         directory = found[0].parent
         if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
-                f"the latest run's checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
-                hint=f"to remove these checkpoints, name their directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
+                f"the newest checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
+                hint=f"to remove these checkpoints, give their directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _check_not_active(directory)
@@ -92,7 +92,7 @@ def _check_not_active(directory: Path) -> None:
 
 
 def _kept(path: Path, kept: list[Path]) -> bool:
-    """Return whether a checkpoint is intact. An intact checkpoint is also appended to `kept`."""
+    """Return True if a checkpoint is intact. In this case, also append it to `kept`."""
     try:
         index = read_index(path)
     except DamagedError:

@@ -84,14 +84,14 @@ class _LayoutFree(TakesCommand):
         except click.NoSuchOption as error:
             if error.option_name in LAYOUT:
                 raise UsageError(
-                    f"{error.option_name}: doctor has no layout options, because it examines all devices of the table",
+                    f"{error.option_name}: doctor has no layout options, because doctor checks all devices in the rank table",
                     hint=f"remove {error.option_name}",
                 ) from error
             raise
         if ctx.params["command"] and not ends_options:  # more likely a typing error than a program
             raise UsageError(
                 f"{ctx.command_path}: unexpected argument {ctx.params['command'][0]}",
-                hint="to compare a program's files on all servers, write its COMMAND after `--`",
+                hint="to compare a program's files across servers, put COMMAND after `--`",
             )
         return rest
 
@@ -107,7 +107,7 @@ class _LayoutFree(TakesCommand):
 @of_run.chip_option
 @of_run.env_option
 @of_run.master_port_option("free")
-@click.option("--no-links", is_flag=True, help="Skip the measurement of the links between servers.")
+@click.option("--no-links", is_flag=True, help="Do not measure the network links between servers.")
 @of_run.runs_dir_option
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]", shell_complete=complete_files)

@@ -93,7 +93,7 @@ def refusal_to_json(error: TlaunchError) -> dict[str, Any]:
 
 
 def _topics(examination: Examination, findings: Sequence[Finding]) -> list[Topic]:
-    """Return the topics to show: those that were examined or have findings.
+    """Return the topics that were examined or have findings. The report shows only these topics.
 
     Links may not have been measured, and a single server has no connections. A server whose name cannot be resolved was
     not tested: its finding is about names, not about the network.

@@ -118,7 +118,7 @@ class LinksTrial:
         return Finding(code, Topic.LINKS, Severity.NOTE, servers, message)
 
     def _failed(self, why: str) -> Finding:
-        """Keep the failed run's logs. Return a finding about the blamed server, or about all if none is blamed."""
+        """Keep the failed run's logs. Return a finding about the blamed server, or about all if no server is blamed."""
         servers = self._examination.cluster.servers
         run_dir = (self._runs_dir / LATEST).resolve()
         blamed = trial_run.blamed_server(run_dir, servers)

@@ -46,7 +46,7 @@ class Remains:
 
 
 def guarded(options: RunOptions, remains: Remains) -> list[str]:
-    """Return the command of a guard process. It executes the run, and exits when the doctor exits.
+    """Return the command of a guard process, which executes the run and exits when the doctor exits.
 
     If the doctor was killed, the guard removes the temporary files of the run and of the doctor.
     """
@@ -84,7 +84,7 @@ LAST_BYTES = 64 << 10
 
 
 def measuring(options: Mapping[str, Any]) -> RunOptions:
-    """Return the options of a run that measures the links between the servers that the doctor checks."""
+    """Return the options of a run that measures the links between the checked servers."""
     by_engine = options["engine"] in BRING_ALL
     own = {
         "mpi_ranks": False if by_engine else None,  # avoids a note about MPI ranks
@@ -179,7 +179,7 @@ def kept_run(run_dir: Path) -> Path | None:
 
 
 def with_kept_path(why: str, run_dir: Path, kept: Path | None) -> str:
-    """In a message, replace the path of the removed run directory with the path of its copy."""
+    """Replace the path of the removed run directory in a message with the path of its copy."""
     for name in (str(run_dir), os.path.relpath(run_dir), str(run_dir.parent / LATEST)):
         why = why if kept is None else why.replace(name, str(kept))
     return why

@@ -52,7 +52,7 @@ class ChosenLogs:
         return set(new)
 
     def say_what_is_missing(self) -> None:
-        """Report lines that were left out because they have no time, and lines that were searched only in part."""
+        """Report lines that were omitted because they have no time, and long lines that were searched only in part."""
         selector = self.selector
         if never := selector.without_time - selector.dated:
             say(f"{lines_of(never)} have no time, so --since and --until leave them out")
@@ -98,7 +98,7 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
         raise UsageError("this run did not start MindSpore's scheduler", hint="leave --scheduler out")
     if not make_room(len(global_ranks)):
         raise UsageError(
-            f"{len(global_ranks)} logs exceed the limit of open files per process",
+            f"cannot open {len(global_ranks)} logs: the limit on open files per process is too low",
             hint="raise the hard limit (`ulimit -Hn`), or choose fewer ranks with --rank",
         )
     notices: list[str] = []
@@ -111,7 +111,7 @@ def choose(runs_dir: Path, run: str | None, options: LogOptions) -> ChosenLogs:
     is_filtered = by_server or options.attempt is not None
 
     def is_wanted(line: Line) -> bool:
-        """Return whether --attempt and --server select this line."""
+        """Return True if --attempt and --server select this line."""
         if options.attempt not in {None, line.attempt or 0}:
             return False
         place = places.of_line(line) if by_server else None

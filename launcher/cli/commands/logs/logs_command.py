@@ -14,7 +14,7 @@ import click
 from launcher.cli.commands.logs.chosen import ChosenLogs, choose, lines_of
 from launcher.cli.options.chosen_run import LIVE_RUN_HELP, run_argument
 from launcher.cli.options.completion import one_of
-from launcher.cli.options.logs import ALL, FIRST_FAILED, LogOptions
+from launcher.cli.options.logs import ALL, FAILED, LogOptions
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.arranged_lines import ArrangedFeed, Selection
 from launcher.cli.text.log_stream import Feed, PlainFeed, Writer
@@ -33,7 +33,7 @@ EPILOG = """\b
 Examples:
   tlaunch logs -f
   tlaunch logs --rank 0,3-5 -n 20
-  tlaunch logs --rank first-failed
+  tlaunch logs --rank failed
   tlaunch logs -f --collapse
   tlaunch logs --merge --since 10m --grep 'loss|error'
   tlaunch logs -f -i --grep warning -v heartbeat
@@ -66,25 +66,25 @@ cannot be written; 130 Ctrl-C.
 
 @click.command(
     epilog=EPILOG,
-    help=f"Show the logs of all ranks: one after another, merged or collapsed.\n\n{LIVE_RUN_HELP}",
+    help=f"Show the logs of all ranks, one after another. Use --merge or --collapse to combine them.\n\n{LIVE_RUN_HELP}",
 )
 @click.option("-f", "--follow", is_flag=True, help="Show new lines until the run ends.")
 @click.option(
     "-n", "--lines", "--tail", type=IntRange(0), metavar="N", help="Show the last N selected lines of each rank."
 )
-@click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FIRST_FAILED)),
-              help="Show these ranks: 0,3-5, all or first-failed.  [default: all]")  # fmt: skip
-@click.option("--server", metavar="SERVER", help="Show the ranks of a server, given by its ID or its number (from 0).")
+@click.option("--rank", "rank_expression", metavar="RANKS", default=ALL, shell_complete=one_of(lambda: (ALL, FAILED)),
+              help="Ranks to show, for example 0,3-5, all or failed (the rank that failed first).  [default: all]")  # fmt: skip
+@click.option("--server", metavar="SERVER", help="Show the ranks of one server, selected by ID or by index (from 0).")
 @click.option(
     "--attempt", type=IntRange(0), metavar="N",
     help="Show only the lines of attempt N. Attempt 0 is the first; attempt 1 follows the first restart.",
 )  # fmt: skip
-@click.option("--since", metavar="TIME", help="Show lines from TIME on, for example 12:00, or 10m for 10 minutes ago.")
+@click.option("--since", metavar="TIME", help="Show lines since TIME, for example 12:00, or 10m for 10 minutes ago.")
 @click.option("--until", metavar="TIME", help="Show lines up to TIME, for example 2026-11-21T12:00 or 21:30 (today).")
 @click.option("--grep", multiple=True, metavar="REGEX", help="Show lines that match at least one REGEX. Repeatable.")
 @click.option("-v", "--exclude", multiple=True, metavar="REGEX", help="Drop lines that match. Repeatable.")
 @click.option(
-    "-H", "--highlight", multiple=True, metavar="REGEX", help="Highlight matches, without dropping lines. Repeatable."
+    "-H", "--highlight", multiple=True, metavar="REGEX", help="Highlight matches, and keep all other lines. Repeatable."
 )
 @click.option("-i", "--ignore-case", is_flag=True, help="Match letters regardless of case.")
 @click.option(
@@ -93,11 +93,11 @@ cannot be written; 130 Ctrl-C.
     shell_complete=one_of(lambda: LEVELS),
     help="Show lines of this level or higher: DEBUG, INFO, WARNING, ERROR.",
 )
-@click.option("--errors", is_flag=True, help="Show the first traceback of each rank. Equal tracebacks are shown once.")
+@click.option("--errors", is_flag=True, help="Show each rank's first traceback. Identical tracebacks are shown once.")
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
 @click.option("--collapse", "collapsed", is_flag=True, help="Show a line only once if several ranks wrote it.")
-@click.option("--prefix", metavar="PREFIX", help="Text before each line.  [default: the rank, if several are shown]")
-@click.option("--timestamps", is_flag=True, help="Start each line with its time.")
+@click.option("--prefix", metavar="PREFIX", help="Prefix of each line.  [default: rank, if several ranks are shown]")
+@click.option("--timestamps", is_flag=True, help="Start each line with its timestamp.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.option("--env", "environment", is_flag=True, help="Show the environment variables of ranks, not their logs.")
 @click.option("--scheduler", is_flag=True, help="Show only the log of MindSpore's scheduler.")
@@ -204,7 +204,7 @@ def _follow(chosen: ChosenLogs, feed: Feed, writer: Writer, unfinished: PartialL
             if _is_missing(watch.run_dir.root):
                 unfinished.close()
                 _show_rest(feed, writer)
-                raise UnreadableError(f"{shown_name(state)}: the logs ended because the run's directory was removed")
+                raise UnreadableError(f"{shown_name(state)}: the run directory was removed while its logs were read")
         # For a run of another tlaunch version, only the report shows that it is over.
         over = state.state.over or (state.state is State.UNKNOWN and state.run_dir.report.is_file())
         text = feed.next_text(ended=over)

@@ -230,6 +230,6 @@ def _sizes(lengths: Sequence[int | None]) -> str:
 
 
 def _quoted(*lines: str, end: str = "") -> str:
-    r"""Return a quoted DOT string. `end` follows each line: \l aligns the line left, and \n centres it."""
+    r"""Return lines as one quoted DOT string. `end` is added to each line: \l aligns it left, and \n centres it."""
     safe = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
     return f'"{"".join(f"{line}{end}" for line in safe)}"'

@@ -46,15 +46,15 @@ written, or --svg without Graphviz.
 @click.command(
     epilog=EPILOG,
     help="Show each operator's sharding strategy and communication.\n\n"
-    "A bundled program records them with --save-strategy, a network that `sharded` divides always. By default, the "
-    "first rank is shown. "
+    "Use `tlaunch run --save-strategy` to record the strategies of a bundled program. Networks partitioned with `sharded` "
+    "always record their strategies. By default, the first rank is shown. "
     f"{RUN_IS} RUN can also be a directory of strategy reports.  [default: the latest run]",
 )
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=complete_runs)
-@click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first]")
-@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks. Ranks with equal reports are shown together.")
+@click.option("--rank", type=IntRange(0), metavar="N", help="Show rank N.  [default: the first rank]")
+@click.option("--all", "all_ranks", is_flag=True, help="Show all ranks. Ranks with identical reports are grouped.")
 @click.option("--collectives", is_flag=True, help="List collectives and their groups instead of operators.")
-@click.option("--svg", type=FILE, metavar="FILE", help="Draw the operators with Graphviz, coloured by layout.")
+@click.option("--svg", type=FILE, metavar="FILE", help="Draw the operators as SVG with Graphviz. Colours show layouts.")
 @click.option("--dot", type=FILE, metavar="FILE", help="Write the graph in Graphviz's DOT format.")
 @json_option
 @runs_dir_option
@@ -70,7 +70,7 @@ def operators(
     runs_dir: Path,
 ) -> None:
     if rank is not None and all_ranks:
-        raise UsageError("--rank shows one rank, but --all shows all ranks", hint="give one of them")
+        raise UsageError("--rank cannot be combined with --all", hint="give one of them")
     files = [(option, path) for option, path in (("--svg", svg), ("--dot", dot)) if path is not None]
     if files and (as_json or collectives):
         raise UsageError(f"{files[0][0]} cannot be combined with --json or --collectives", hint="give one of them")
@@ -103,8 +103,8 @@ def _reports(runs_dir: Path, run: str | None, rank: int | None, *, all_ranks: bo
         directory = run_dir.strategy
         if not reported_ranks(directory):
             raise UnreadableError(
-                f"{run_dir.root.name}: this run has no strategy report",
-                hint="use `tlaunch run --save-strategy`, or launcher.trainer.shard.api.sharded in your own program",
+                f"{run_dir.root.name}: the run has no strategy report",
+                hint="use `tlaunch run --save-strategy`, or call launcher.trainer.shard.api.sharded in your own program",
             )
     if all_ranks:
         return read_all(directory)
@@ -112,7 +112,7 @@ def _reports(runs_dir: Path, run: str | None, rank: int | None, *, all_ranks: bo
     wanted = known[0] if rank is None else rank
     if wanted not in known:
         raise UnreadableError(
-            f"{directory}: there is no strategy report of rank {wanted}", hint=f"choose a rank from {ranges(known)}"
+            f"{directory}: rank {wanted} has no strategy report", hint=f"choose a rank from {ranges(known)}"
         )
     return [read_of_rank(directory, wanted)]
 
@@ -199,7 +199,7 @@ def _operator(report: StrategyReport, operator: ReportOperator, *, kinds_only: b
 
 
 def _in_short(collectives: Sequence[ReportCollective]) -> Iterator[str]:
-    """Yield one summary for each kind of collective and group of ranks, such as "3 all_gather 2.8 KiB over 0-1"."""
+    """Yield one summary per kind of collective and group of ranks, such as "3 all_gather 2.8 KiB over 0-1"."""
     alike: dict[tuple[str, tuple[int, ...]], list[ReportCollective]] = {}
     for one in collectives:
         alike.setdefault((one.kind, one.group), []).append(one)

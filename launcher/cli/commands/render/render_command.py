@@ -56,8 +56,9 @@ Examples:
       --resource nvidia.com/gpu -- python train.py | kubectl apply -f -
 
 Table, layout and options are checked as by `tlaunch run`. Missing files and programs give only a warning, since other
-servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout, --forward-signals,
---console, --progress-regex, --join-timeout, --lost-after and --engine-option work only with slurm (--flavor run).
+servers may have them. --grace works with bash, kubernetes and slurm; --max-restarts, --hang-timeout, --timeout,
+--forward-signals, --console, --progress-regex, --join-timeout, --lost-after and --engine-option work only with slurm
+(--flavor run).
 
 Without --master-port, MASTER_PORT is 29500, or the next free port on a single server (bash, kubernetes), 8118 (msrun), a
 port derived from the job ID (mpirun, slurm --flavor exec, kubernetes --flavor mpi), or a free port (slurm).
@@ -70,7 +71,7 @@ Exit codes: 0 success; 2 wrong usage, a value that the format cannot express, or
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "init_from", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *schedulers.OF_RUN,
+    "settings", "data", "source", "target", "init_from", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *schedulers.OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")
@@ -97,13 +98,13 @@ SCRIPT_MODE, FILE_MODE, OWNER_ONLY = 0o755, 0o644, 0o700
     "--flavor",
     type=click.Choice(FLAVORS),
     metavar="NAME",
-    help="Variant of the file: openmpi or mpich for mpirun, run or exec for slurm, job or mpi for kubernetes.  [default: the first of the two]",
+    help="Variant of the job file. mpirun: openmpi or mpich; slurm: run or exec; kubernetes: job or mpi.  [default: the first of each pair]",
 )
 @click.option("-o", "--output", type=FILE, metavar="FILE", help="Write to FILE.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace FILE.")
-@click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Working directory of ranks.  [default: the current one]")
+@click.option("--cwd", type=NAME_OR_PATH, metavar="DIR", help="Ranks' working directory.  [default: current directory]")
 @click.option(
-    "--resource", metavar="NAME", help="Name of the device resource, for example nvidia.com/gpu, or gpu in Slurm."
+    "--resource", metavar="NAME", help="Name of the device resource, such as nvidia.com/gpu or, in Slurm, gpu."
 )
 @schedulers.kubernetes_options
 @schedulers.slurm_options
@@ -150,7 +151,7 @@ def _wishes(kind: Kind, options: dict[str, Any]) -> JobOptions:
         raise UsageError(f"--flavor {flavor}: {kind.name} has no such flavor", hint=hint)
     context = click.get_current_context()
     if flavor == "exec" and context.get_parameter_source("grace") is not ParameterSource.DEFAULT:
-        raise UsageError("--grace is only for slurm --flavor run: leave it out for --flavor exec")
+        raise UsageError("--grace does not work with --flavor exec: remove --grace, or use --flavor run")
     if kind.name == "slurm":
         schedulers.check_resource(options["resource"])
     what = f"{kind.name} --flavor {flavor}" if flavor else kind.name

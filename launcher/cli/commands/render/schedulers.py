@@ -39,12 +39,12 @@ kubernetes_options = together(
     click.option("--image", metavar="NAME", help="kubernetes: image of the containers."),
     click.option(
         "--pvc", metavar="NAME[:MOUNT]",
-        help="kubernetes: keep run directories in the PersistentVolumeClaim NAME. Without it, they are deleted with the pods.  "
+        help="kubernetes: keep run directories in the PersistentVolumeClaim NAME. Without --pvc, run directories are deleted with the pods.  "
         "[default MOUNT: /mnt/NAME]",
     ),
     click.option(
         "--env-from-secret", multiple=True, metavar="VAR=NAME:KEY",
-        help="kubernetes: set the variable VAR from the entry KEY of the Secret NAME. The job file does not contain the value.",
+        help="kubernetes: set the environment variable VAR from KEY of the Secret NAME. The job file does not contain the value.",
     ),
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
             # The text after = may be the secret itself, so it is not shown.
             raise UsageError(
                 "--env-from-secret: expected VAR=NAME:KEY",
-                hint="write, for example, --env-from-secret HF_TOKEN=hub:token",
+                hint="for example, use --env-from-secret HF_TOKEN=hub:token",
             )
         if not _VARIABLE.fullmatch(variable):
             raise UsageError(
@@ -100,7 +100,7 @@ def secret_variables(texts: Sequence[str], env: tuple[str, ...]) -> tuple[Secret
 def _check_object(name: str, option: str, what: str) -> None:
     if not _OBJECT.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         raise UsageError(
-            f"{option}: {name!r} is not a valid name of a Kubernetes {what}",
+            f"{option}: {name!r} is not a valid Kubernetes {what} name",
             hint="use lower-case letters, digits, `.` and `-`; start and end with a letter or digit",
         )
 
@@ -118,24 +118,24 @@ _ASKS_MEMORY = ("--mem", "--mem-per-cpu", "--mem-per-gpu")  # mutually exclusive
 slurm_options = together(
     click.option(
         "--nodes", type=IntRange(1, MAX_DEVICES), metavar="N",
-        help="slurm: run on any N nodes. Each node must have the number of devices that --devices gives.  [default: 1, or the number of servers in the table]",
+        help="slurm: run on any N nodes. --devices gives the number of devices per node.  [default: 1, or the number of servers in the rank table]",
     ),
     click.option(
         "--pin-nodes", is_flag=True,
-        help="slurm: use exactly the nodes that the rank table names.  [default: yes if the table contains addresses]",
+        help="slurm: run on exactly the nodes in the rank table.  [default: yes if the table contains addresses]",
     ),
     click.option(
         "--cpus-per-device", type=IntRange(1, MAX_CPUS), metavar="N",
         help="slurm: share nodes with other jobs, and use N CPUs per device.  [default: exclusive nodes]",
     ),
-    click.option("--time-limit", metavar="TIME", help="slurm: time limit of the job in minutes, or in Slurm's format, for example 1-12:00:00."),
+    click.option("--time-limit", metavar="TIME", help="slurm: time limit of the job, in minutes or in Slurm's format, such as 1-12:00:00."),
     click.option(
         "--warn-before", type=IntRange(1, MAX_WARNING_S), default=300, metavar="SECONDS",
-        help="slurm: send SIGTERM to ranks this long before the time limit.  [default: 300]",
+        help="slurm: send SIGTERM to ranks SECONDS before the time limit.  [default: 300]",
     ),
     click.option(
         "--restarts", type=IntRange(0, MAX_RESTARTS), default=0, metavar="N",
-        help="slurm: submit up to N more jobs, one after the other, until one succeeds.  [default: 0]",
+        help="slurm: submit up to N more jobs. They run one at a time until a job succeeds.  [default: 0]",
     ),
     click.option("--submit", is_flag=True, help="slurm: submit the script with sbatch, and print the job ID."),
     click.option(
@@ -145,13 +145,13 @@ slurm_options = together(
 
 
 def asked_nodes(options: RunOptions, nodes: int | None) -> Cluster | None:
-    """Return placeholders for the servers of a job that can run on any nodes. Without --nodes, return None."""
+    """Return a cluster of `nodes` placeholder servers for a job that can run on any nodes, or None without --nodes."""
     if nodes is None:
         return None
     if options.rank_table is not None:
         raise UsageError(
             f"--rank-table and --nodes {nodes} both describe the servers",
-            hint="use only one of them; a rank table is not needed with --nodes and --devices",
+            hint="use only one of these options; --nodes and --devices do not need a rank table",
         )
     if options.devices is None:
         raise UsageError(f"--nodes {nodes} needs --devices", hint="add the number of devices per node: --devices 8")
@@ -162,7 +162,7 @@ def check_resource(resource: str | None) -> None:
     """Raise UsageError if `resource` is not a valid name of a Slurm generic resource (GRES)."""
     if resource is not None and not re.fullmatch(r"[A-Za-z][\w-]*(:[\w.-]+)?", resource, re.ASCII):
         raise UsageError(
-            f"--resource {resource!r} is not a valid name of a Slurm resource",
+            f"--resource {resource!r} is not a valid Slurm resource name",
             hint="use a name such as gpu, gpu:a100 or npu; tlaunch adds the number of devices per node",
         )
 
@@ -173,7 +173,7 @@ def asked_of_slurm(prepared: Prepared, wishes: JobOptions, *, pinned: bool) -> N
     for value in _values(wishes.sbatch, _COUNTS_NODES):
         if value != str(count):
             raise UsageError(
-                f"--sbatch requests {value} nodes, but the layout and the number of devices need {count}",
+                f"--sbatch requests {value} nodes, but the job needs {count} for its layout and devices",
                 hint="to run on any N nodes with M devices each, use --nodes N --devices M",
             )
     by_hand = any(True for _ in _values(wishes.sbatch, _NAMES_NODES))
@@ -197,7 +197,7 @@ def directive(text: str) -> str:
     """Return an option quoted for an #SBATCH line. Raises UsageError if the text is not an option of sbatch."""
     if not re.match(r"-(-[a-z]|[A-Za-z])", text) or not text.isprintable():
         raise UsageError(
-            f"--sbatch {text!r} is not an option of sbatch", hint="write, for example, --sbatch=--partition=gpu"
+            f"--sbatch {text!r} is not an option of sbatch", hint="for example, use --sbatch=--partition=gpu"
         )
 
     try:
@@ -216,19 +216,19 @@ def check_time_limit(text: str, warn_before_s: int) -> None:
         limit_s = seconds_of(text)
     except ValueError:
         raise UsageError(
-            f"--time-limit {text!r} is not a time in Slurm's format", hint="use a time such as 90, 36:00:00 or 1-12"
+            f"--time-limit {text!r} is not a valid Slurm time", hint="use minutes, or a time such as 36:00:00"
         ) from None
     if limit_s and limit_s <= warn_before_s + SLURM_IS_EARLY_S:
         raise UsageError(
-            f"--time-limit {text} ({limit_s} s) is too short: ranks get SIGTERM {warn_before_s} s before the limit, and Slurm "
-            f"can send it up to {SLURM_IS_EARLY_S} s earlier",
+            f"--time-limit {text} ({limit_s} s) is too short: --warn-before is {warn_before_s} s, and Slurm can "
+            f"send SIGTERM up to {SLURM_IS_EARLY_S} s earlier",
             hint="increase --time-limit, or decrease --warn-before",
         )
 
 
 # Fields of RunOptions.
 OF_RUN = (
-    "max_restarts", "hang_timeout", "forward_signals", "console", "progress_regex", "join_timeout", "lost_after",
+    "max_restarts", "hang_timeout", "timeout", "forward_signals", "console", "progress_regex", "join_timeout", "lost_after",
     "engine_options",
 )  # fmt: skip
 SBATCH_TIMEOUT_S = 60.0
@@ -246,7 +246,7 @@ def words_for_run(context: click.Context, options: dict[str, Any], *, runs: bool
         if context.get_parameter_source(name) is ParameterSource.DEFAULT:
             continue
         if not runs:
-            raise UsageError(f"{flag(name)} is only for slurm (--flavor run): leave it out for {what}")
+            raise UsageError(f"{what} does not support {flag(name)}: remove the option, or use slurm --flavor run")
         yield from words_of_option(name, value)
 
 

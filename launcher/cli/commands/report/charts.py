@@ -119,7 +119,7 @@ def short(text: str) -> str:
 
 
 def _is_flattened(values: Sequence[float]) -> bool:
-    """Return whether outliers would flatten the other values on a linear axis."""
+    """Return True if outliers would flatten the other values on a linear axis."""
     ordered = sorted(values)
     if len(ordered) < 3 or ordered[0] < 1e-300:
         return False
@@ -203,7 +203,7 @@ def rank_chart(facts: RunFacts) -> RankChart:
 
 
 def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns: int) -> Iterator[Bar]:
-    """Yield the bars for one attempt of similar ranks. They cover the earliest start to the latest end."""
+    """Yield the timeline bars for one attempt of a group of ranks, from the earliest start to the latest end."""
     attempt, spans = found[0][0], [span for _, span in found]
     started_ns = min(span.started_ns for span in spans)
     ended_ns = max(until_ns if span.ended_ns is None else span.ended_ns for span in spans)
@@ -228,7 +228,7 @@ def _bars(found: list[tuple[AttemptSpan, RankSpan]], chart: RankChart, until_ns:
 def _grouped(
     of_rank: Mapping[int, list[tuple[AttemptSpan, RankSpan]]], marked: set[int], chart: RankChart, until_ns: int
 ) -> Iterator[tuple[int, ...]]:
-    """Group ranks that have the same roles. A rank with a mark or with unusual times is not grouped."""
+    """Group ranks that have the same role in each attempt. A rank with a mark or with unusual times is not grouped."""
     alike: dict[tuple[tuple[int, str], ...], list[int]] = defaultdict(list)
     for rank, spans in sorted(of_rank.items()):
         alike[tuple((attempt.number, span.role) for attempt, span in spans)].append(rank)

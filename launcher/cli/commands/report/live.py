@@ -83,6 +83,7 @@ class LiveView:
     def __init__(self, run_dir: RunDir, progress_regex: str | None = None) -> None:
         self.run_dir = run_dir
         self.rank_count = 0
+        self.log_rank = 0  # whose log a page shows until the user chooses a rank: the failed one, or the first
         self.over = False  # whether the contents are final
         self._sampler, self._course = Sampler(run_dir, progress_regex), HistoryReader(run_dir, progress_regex)
         self._parts: dict[str, tuple[int, Any]] = {}
@@ -100,6 +101,7 @@ class LiveView:
             parts |= {**charts, "charts": list(charts), "chart notes": notes([measured])}
         with self._news:
             self.rank_count, self.over = len(rows), not state.lives
+            self.log_rank = (state.verdict and state.verdict.culprit) or 0
             self._number += 1
             before = self._parts
             kept = {name: part for name, part in before.items() if measured is None and name.startswith("chart")}
@@ -167,6 +169,7 @@ class LiveView:
             },
         )
         yield "time", datetime.fromtimestamp(state.looked_ns // 10**9, timezone.utc).strftime("%H:%M:%S UTC")
+        yield "progress", self._sampler.progress
         yield "spent", time_spent(self._sampler.steps)
         yield "said", "".join(printed_figures({row.rank.global_rank: row.figures for row in rows}))
         culprit = state.verdict.culprit if state.verdict else None
@@ -183,7 +186,7 @@ class LiveView:
 
 
 def _look(row: Row, culprit: int | None) -> str:
-    """Return the CSS class of a rank. If the culprit is known, no other rank is "bad"."""
+    """Return the CSS class of a rank. If the culprit is known, other failed ranks are "ended" instead of "bad"."""
     if row.rank.status and culprit is not None:
         return "bad" if row.rank.global_rank == culprit else "ended"
     if row.slow or row.rank.state in {RankState.GONE, RankState.STOPPED} or row.rank.status or row.rank.reason:

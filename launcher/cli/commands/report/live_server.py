@@ -105,7 +105,7 @@ class Server(ThreadingTCPServer):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a page is open, judging by recent requests."""
+        """True if a page is open, judging by recent requests."""
         since_s = time.monotonic() - HOLD_S - LOOK_S
         for page, asked_s in tuple(self._pages.items()):
             if asked_s < since_s:
@@ -162,7 +162,7 @@ class Handler(BaseHTTPRequestHandler):
             templates: Path = data_dir("templates")
             self._reply(HTTPStatus.OK, kind, b"".join((templates / name).read_bytes() for name in names))
         elif path[2] == "news":
-            fields = {name: values[-1] for name, values in parse_qs(query).items()}
+            fields = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
             page = fields.get("page", "")[:MAX_PAGE_NAME]
             self.server.note_request(page)
             news = self._news(fields)
@@ -180,6 +180,9 @@ class Handler(BaseHTTPRequestHandler):
         while True:
             is_over = view.over  # checked before the log is read, so that the log is complete then
             number, parts = view.after(seen, each="each" in query)
+            if "shown" in query:  # the user has chosen no rank
+                rank = view.log_rank
+                place = place if _number(query["shown"]) == rank else None
             log = None
             if rank is not None and rank < view.rank_count:
                 log = view.log_after(rank, place)

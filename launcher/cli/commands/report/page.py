@@ -144,7 +144,7 @@ class AttemptSummary:
 
 
 def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
-    """Return a summary of each attempt, or an empty list if the only attempt has no verdict."""
+    """Summarize each attempt. Return an empty list if there is only one attempt and it has no verdict."""
     state, found = facts.state, []
     devices = {change.attempt: change_text(change) for change in facts.changes}
     logs = _spans_of_logs(state.run_dir)
@@ -183,7 +183,7 @@ _Span = tuple[int, int | None, bytes]
 
 
 def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
-    """Return where each attempt's text begins and ends in its log, keyed by global rank and attempt."""
+    """Return the start and end offsets of each attempt's text in its log, keyed by global rank and attempt."""
     spans: dict[tuple[int, int], _Span] = {}
     latest: dict[int, int] = {}
     starts = AttemptStarts()
@@ -201,7 +201,7 @@ def _spans_of_logs(run_dir: RunDir) -> dict[tuple[int, int], _Span]:
 
 
 def _end_of_log(path: Path, begin: int, end: int | None, mark: bytes) -> str:
-    """Return the end of the text that an attempt wrote to a log, or "" if the log was truncated."""
+    """Return the last part of the text that an attempt wrote to a log, or "" if the log was truncated."""
     with suppress(OSError), opened(path) as log:
         if end is None:
             end = os.fstat(log).st_size

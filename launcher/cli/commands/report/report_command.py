@@ -58,11 +58,11 @@ PLAIN_COLUMNS = 120
     epilog=EPILOG,
     help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
 )
-@click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page; - means stdout.")
+@click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page. Use - for stdout.")
 @click.option("--live", is_flag=True, help="Serve a web page that shows a run until it ends.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="PORT",
-    help="Port for --live on the loopback interface.  [default: a free one]",
+    help="Port for --live on the loopback interface.  [default: any free port]",
 )  # fmt: skip
 @progress_regex_option
 @json_option
@@ -109,12 +109,12 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
         hint = "run `pip install matplotlib`, or install tlaunch with its extra `report`"
         raise UsageError("--html needs matplotlib, which is not installed", hint=hint)
     if html == STDOUT and as_json:
-        raise UsageError("--html - and --json would both write to stdout: give --html a file name")
+        raise UsageError("`--html -` and --json would both write to stdout: give --html a file name")
 
 
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:
     if len(runs) > 1:
-        raise UsageError(f"--live follows one run, not {len(runs)}", hint="start `report --live` once per run")
+        raise UsageError(f"--live follows one run, not {len(runs)}", hint="run `tlaunch report --live` for each run")
     # Only --live needs this module.
     from launcher.cli.commands.report.live_server import serve
 
@@ -143,6 +143,6 @@ def _write_page(runs: list[RunFacts], html: str) -> None:
         sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
         write_out(content)
         return
-    put(html, content.encode(), hint="use --html - to write to stdout")
+    put(html, content.encode(), hint="use `--html -` to write to stdout")
     with suppress(OSError):  # the file is written, even if stderr cannot be
         click.echo(f"wrote {escaped(os.fsdecode(html))}", err=True)

@@ -61,7 +61,7 @@ output_options = together(
     required=True,
     metavar="FORMAT",
     shell_complete=one_of(lambda: TARGETS),
-    help="Format to write: v1.0, v1.2, v2.0, hostfile (Open MPI), mpich-hostfile, rankfile or nodelist.",
+    help="Output format: v1.0, v1.2, v2.0, hostfile (Open MPI), mpich-hostfile, rankfile or nodelist.",
 )
 @click.option(
     "--from",
@@ -75,9 +75,9 @@ output_options = together(
     "--devices",
     type=IntRange(1, 4096),
     metavar="N",
-    help="Number of devices on each host for which FILE does not give a number.",
+    help="Number of devices per host. Used only for hosts without a device count in FILE.",
 )
-@click.option("--drop", multiple=True, metavar="KEY", help="Leave KEY out, for example super_pod. Repeatable.")
+@click.option("--drop", multiple=True, metavar="KEY", help="Omit KEY (such as super_pod) from the output. Repeatable.")
 def convert(
     *,
     file: str,
@@ -152,7 +152,7 @@ def merge(*, files: tuple[str, ...], output: Path | None, force: bool, chip: str
 def _of_table(data: bytes, file: str, origin: str | None, devices: int | None) -> Cluster | None:
     """Parse a rank table. If it has errors, print them and return None."""
     if devices is not None:
-        raise UsageError(f"--devices {devices}: a rank table already lists its devices", hint="remove --devices")
+        raise UsageError(f"--devices {devices} does not apply: a rank table lists its devices", hint="remove --devices")
     report = parse_rank_table(data, Path(file), Profile(chip="none"))
     if origin is not None and (report.format is None or report.format.value != origin):
         looks = "in an unknown format" if report.format is None else report.format.value

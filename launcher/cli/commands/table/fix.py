@@ -40,7 +40,7 @@ LISTED_AT_MOST = 50  # listed repairs
 @click.command(epilog=EPILOG)
 @click.option("--write", is_flag=True, help="Write the repaired table to FILE. If FILE is -, write it to stdout.")
 @click.option(
-    "--unsafe", is_flag=True, help="Also make repairs that can hide lost data. By default, they are only proposed."
+    "--unsafe", is_flag=True, help="Also apply repairs that can hide data loss. By default, these are only proposed."
 )
 @click.option("--sort/--no-sort", default=True, show_default=True, help="Sort entries by rank.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -48,20 +48,20 @@ is missing, unreadable or unwritable; 3 the devices found do not give a table th
     "--hccn-conf",
     type=A_PATH,
     metavar="FILE",
-    help="Read devices and addresses from a copy of /etc/hccn.conf; - means stdin.",
+    help="Read devices and addresses from FILE, a copy of /etc/hccn.conf. Use - for stdin.",
 )
 @click.option("--hccn-tool", is_flag=True, help="Read devices from /dev/davinci*, and addresses from hccn_tool.")
-@click.option("--nvidia-smi", is_flag=True, help="Read the devices from nvidia-smi, which gives no addresses.")
-@click.option("--devices", metavar="N[,N]...", help="Devices per server: one number for all, or one for each server.")
-@click.option("--servers", metavar="NAME[,NAME]...", help="Servers in the order of ranks, for example 'node[1-4]'.")
+@click.option("--nvidia-smi", is_flag=True, help="Read devices from nvidia-smi, which does not report addresses.")
+@click.option("--devices", metavar="N[,N]...", help="Devices per server: one number for all servers or one per server.")
+@click.option("--servers", metavar="NAME[,NAME]...", help="Server names in rank order, for example 'node[1-4]'.")
 @click.option("--device-ids", metavar="IDS", help='Use only these devices, in this order, for example "4-7" or "0,2".')
 @click.option(
-    "--server-id", metavar="NAME", help="server_id of this server.  [default: its address, else its host name]"
+    "--server-id", metavar="NAME", help="Set this server's server_id.  [default: its address, otherwise its host name]"
 )
-@click.option("--host-ip", metavar="ADDRESS", help="Value of host_ip: address of this server's network card for HCCL.")
-@click.option("--container-ip", metavar="ADDRESS|same", help="container_ip for MindIE; `same` is the server's address.")
-@click.option("--pod-ip", metavar="ADDRESS|same", help="pod_ip for msrun; `same` is the server's address.")
-@click.option("--sort", is_flag=True, help="Number ranks in the lexical order of the servers' names.")
+@click.option("--host-ip", metavar="ADDRESS", help="Set host_ip, the address of the network card that HCCL uses.")
+@click.option("--container-ip", metavar="ADDRESS|same", help="Set MindIE's container_ip. `same` is the server address.")
+@click.option("--pod-ip", metavar="ADDRESS|same", help="Set msrun's pod_ip. `same` is the server address.")
+@click.option("--sort", is_flag=True, help="Assign ranks in the lexical order of server names.")
 @click.option("--output", "-o", type=A_PATH, metavar="FILE", help="Write to FILE, with mode 640.  [default: stdout]")
 @click.option("--force", is_flag=True, help="Replace a file that exists.")
 def generate(*, sort: bool, output: Path | None, force: bool, **options: Any) -> None:

@@ -50,7 +50,7 @@ class Wanted:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Additional keys of a server entry that some programs need; each value is an address or "same"."""
+        """Additional keys that some programs need in a server entry. Each value is an address or "same"."""
         given = {"container_ip": self.container_ip, "pod_ip": self.pod_ip}
         return {key: address for key, address in given.items() if address is not None}
 
@@ -103,7 +103,7 @@ def _check_several(wanted: Wanted, sources: list[str]) -> None:
             hint=f"use `{option} {SAME}` for each server's own address",
         )
     if not sources and wanted.device_ids is None:
-        raise UsageError("--servers needs --devices", hint="add --devices 8, or --devices 8,4 for unequal servers")
+        raise UsageError("--servers needs --devices", hint="add --devices 8, or one number per server: --devices 8,4")
 
 
 @frozen
@@ -199,7 +199,7 @@ def _first_that_answers(wanted: Wanted, environment: Mapping[str, str]) -> Serve
     if discover.has_nvidia_smi():
         return _named("nvidia-smi", _nvidia_smi(wanted, environment))
     raise UsageError(
-        f"no devices found on this machine: hccn_tool, {discover.HCCN_CONF} and nvidia-smi were tried",
+        f"no devices found on this machine; tried hccn_tool, nvidia-smi and {discover.HCCN_CONF}",
         hint="give the number of devices with --devices N, or a copy of hccn.conf with --hccn-conf FILE",
     )
 
@@ -250,7 +250,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
     present = discover.davinci_ids()
     chosen = _chosen(wanted, environment, ASCEND_VARIABLES)
     if not present and chosen is None and discover.hccn_tool():
-        raise UsageError("this machine has no /dev/davinci*, so its devices are unknown", hint="add --device-ids 0-7")
+        raise UsageError("no /dev/davinci* files found, so the devices are unknown", hint="add --device-ids 0-7")
     known = tuple(FoundDevice(one) for one in present or (chosen[1] if chosen else ()))
     narrowed = _narrowed(known, chosen)
     devices = discover.ask_hccn_tool([device.device_id for device in narrowed.devices])
@@ -260,7 +260,7 @@ def _hccn_tool(wanted: Wanted, environment: Mapping[str, str]) -> ServerDevices:
 def _chosen(
     wanted: Wanted, environment: Mapping[str, str], variables: Sequence[str], found: Sequence[FoundDevice] = ()
 ) -> tuple[str, tuple[int, ...]] | None:
-    """Return the option or variable that selects devices, and the selected IDs. Return None if neither is set."""
+    """Return the option or variable that selects devices, and the selected IDs. Return None if both are unset."""
     if wanted.device_ids is not None:
         return DEVICE_IDS, parse_device_ids(wanted.device_ids, DEVICE_IDS)
     return visible_devices(environment, variables, found)

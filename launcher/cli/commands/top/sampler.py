@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from launcher.cli.text.columns import clipped_text, duration, has_blocks, number, sparkline, step_time
+from launcher.cli.text.columns import clipped_text, cut_off, duration, has_blocks, number, sparkline, step_time
+from launcher.cli.text.pace import Pace, step_text
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import Usage, usage_of
@@ -63,9 +65,9 @@ def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield a line for the loss, the gradient norm and tokens/s: the first value, a sparkline and the last value.
+    """Yield one line each for the loss, the gradient norm and tokens/s: the first value, a sparkline and the last value.
 
-    The last line has the median step time and its parts. Lines for unknown values are omitted.
+    Then follow the median step time and its parts. Lines for unknown values are omitted.
     """
     times_ns = [step.time_ns for step in steps]
     over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
@@ -81,7 +83,7 @@ def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[s
             line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
     if spent := time_spent(steps):
-        yield f"step     {spent}"[:width]
+        yield from textwrap.wrap(f"step     {spent}", width, subsequent_indent=" " * len("step     "))
 
 
 def time_spent(steps: list[StepMetrics]) -> str:
@@ -126,12 +128,15 @@ class Sampler:
         self._silence = SilenceReader(run_dir)
         self._plain = not has_blocks(sys.stdout.encoding)  # decided now, because rich replaces stdout
         self.steps: list[StepMetrics] = []  # of the last minutes
+        self._pace = Pace()
+        self.progress = ""  # such as "step 3 of 40, 12 s left"
         self._before: dict[int, Usage] = {}
         self._before_s = 0.0
 
     def measured(self, width: int) -> list[str]:
         """Return the metrics of the latest sample as lines of at most `width` columns."""
-        return list(to_lines(self.steps, width, plain=self._plain))
+        lines = [cut_off(f"progress {self.progress}", width)] if self.progress else []
+        return [*lines, *to_lines(self.steps, width, plain=self._plain)]
 
     def look(self) -> tuple[RunState, list[Row]]:
         """Sample the run, and return its state and a row for each rank, in ascending order."""
@@ -163,4 +168,16 @@ class Sampler:
             rows.append(Row(look, rank in slow, figures[rank], usages.get(pid), share, written_ns, silent_s))
         self._before, self._before_s = usages, now_s
         self.steps = self._metrics.look()
+        self._note_pace(figures.values(), min((start.time_ns for start in starts.values()), default=0))
+        left_s = self._pace.left_s if state.lives else None
+        left = "" if left_s is None else f", {duration(left_s)} left"
+        has_end = self._pace.figures.last_step is not None
+        self.progress = f"{step_text(self._pace.figures)}{left}" if has_end else ""
         return state, rows
+
+    def _note_pace(self, figures: Iterable[RankFigures], started_ns: int) -> None:
+        """Update the pace from the figures of the first rank that has any. The attempt began at `started_ns`."""
+        first = next((step for step in self.steps if step.time_ns >= started_ns), None)
+        if self._pace.first is None and first is not None:
+            self._pace.first = first.step, first.time_ns
+        self._pace.note(next((each for each in figures if each.known), RankFigures()))

@@ -31,12 +31,13 @@ Examples:
   tlaunch top --interval 10 20261121-053712-transformer
   tlaunch top | grep stopped
 
-If the program writes metrics.jsonl, as the bundled trainer does, the lines above the table show the loss, tokens/s and
-step time of the last minutes. CPU and RSS include a rank's child processes; shared pages count once per process. STEP,
-LOSS, TOKENS/S and DEVICE (memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S
-are parsed from its output. WRITTEN is the time since the rank's last write to its log. A rank is `silent` if this time
-is much longer than usual, or than for other ranks. A narrow terminal hides empty columns first, then DEVICE, BEAT,
-RSS, CPU and TOKENS/S. If stdout is not a terminal, one table is printed.
+The first line above the table shows the step, the total number of steps and the time left. If the program writes
+metrics.jsonl, as the bundled trainer does, more lines show the loss, tokens/s and step time of the last minutes. CPU
+and RSS include a rank's child processes; shared pages count once per process. STEP, LOSS, TOKENS/S and DEVICE
+(memory) come from the rank's last heartbeat, BEAT ago; without one, STEP, LOSS and TOKENS/S are parsed from its
+output. WRITTEN is the time since the rank's last write to its log. A rank is `silent` if this time is much longer
+than usual, or than for other ranks. A narrow terminal hides empty columns first, then DEVICE, BEAT, RSS, CPU and
+TOKENS/S. If stdout is not a terminal, one table is printed.
 
 If not all ranks fit on the screen, ranks with the same state and step share a row. It has the range of loss, speed and
 CPU, and the largest RSS, DEVICE, BEAT and WRITTEN. Small groups come first.
@@ -197,9 +198,9 @@ def to_screen(
     shown = [*measured, *(view.help_lines(width) if view.helps else table), *said]
     if height is not None:
         shown = [*shown[: height - 3], view.foot(columns, width)]
-    lines = (Text.from_ansi(line, no_wrap=True, overflow="crop") for line in shown)
+    lines = (Text.from_ansi(line, no_wrap=True, overflow="ellipsis") for line in shown)
     whole = height is None  # on a screen of limited height, a wrapped line would not fit
-    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "crop"), *lines)
+    return Group(Text.from_ansi(title, no_wrap=not whole, overflow="fold" if whole else "ellipsis"), *lines)
 
 
 def how_many_run(state: RunState, rank_count: int) -> str:

@@ -57,11 +57,11 @@ class Line:
         return [each for each in self.typed if each.counterpart.subject in subjects]
 
     def value_of(self, *subjects: Subject) -> str | None:
-        """Return the value that the command line sets for any of `subjects`, or None. The last option wins."""
+        """Return the value of the last option on the line that concerns one of `subjects`, or None."""
         return found[-1].value or None if (found := self.of(*subjects)) else None
 
     def number_of(self, subject: Subject) -> int | None:
-        """Return the number that the command line sets for `subject`, or None. The last option wins."""
+        """Return the number that the last option on the line sets for `subject`, or None."""
         return number(self.value_of(subject) or "")
 
     def has_own(self, *names: str) -> bool:

@@ -27,7 +27,7 @@ class Counterpart:
 
     @property
     def advice(self) -> str:
-        """The hint for a command line in which this is the only option of another launcher."""
+        """The hint to show if this is the only option of another launcher on the command line."""
         if self.here is not None:
             return f"use {self.here}"
         return self.instead or f"leave it out: {self.needless}"
@@ -89,7 +89,7 @@ _TORCHRUN = {
     "--shutdown-timeout": Counterpart("--grace"),
     "--monitor-interval": Counterpart(needless="tlaunch notices at once when a rank exits"),
     **dict.fromkeys(("--redirects", "-r", "--tee", "-t"), Counterpart(needless=_LOGS)),
-    "--local-ranks-filter": Counterpart(instead="use --console to select the output to show"),
+    "--local-ranks-filter": Counterpart(instead="use --console 0,3 to show the output of ranks 0 and 3"),
     "--numa-binding": Counterpart(needless=_BIND),
     "--signals-to-handle": Counterpart(instead="use --forward-signals to forward signals to the ranks"),
     **dict.fromkeys(
@@ -161,10 +161,7 @@ _MPIRUN = {  # its long names may be written with one dash
     "--tag-output": Counterpart(instead="use --console all to prefix each line with its rank", values=0),
     "--timestamp-output": Counterpart(instead="use `tlaunch logs --timestamps` to see times", values=0),
     "--output-filename": Counterpart(needless=_LOGS),
-    "--timeout": Counterpart(
-        instead="use --hang-timeout for ranks without progress, and --join-timeout for servers that do not join; tlaunch does "
-        "not limit the time of a run"
-    ),
+    "--timeout": Counterpart("--timeout"),
 }
 _LONG_OF_SRUN = {"--ntasks": _RANKS_OF_SEVERAL, "--nodes": _SERVER_COUNT, "--ntasks-per-node": _DEVICES}
 _SRUN = {
@@ -222,7 +219,7 @@ def counterpart(option: str, launcher: Launcher | None = None) -> Counterpart | 
 
 
 def launcher_with(options: Collection[str]) -> Launcher | None:
-    """Return the launcher that has all of these options. Return None if no launcher or several have them."""
+    """Return the only launcher that has all `options`, or None if no launcher or several launchers have them."""
     keys = set(map(key_of, options))
     having = [launcher for launcher, known in _OF_LAUNCHER.items() if keys <= known.keys()]
     return having[0] if len(having) == 1 else None

@@ -135,7 +135,7 @@ def _reason(each: Typed, *, several: bool) -> str:
 
 @frozen
 class ServerAddresses:
-    """The tlaunch options that say on which servers and devices ranks run."""
+    """The tlaunch options that select the servers and devices for the ranks."""
 
     options: tuple[str, ...] = ()
     table: tuple[str, ...] = ()  # the command that creates the rank table
@@ -156,7 +156,7 @@ def places_of(line: Line, *, of_mpi: bool) -> ServerAddresses | None:
 
 
 def _of_numbers(line: Line, engine: tuple[str, ...], *, of_mpi: bool) -> ServerAddresses | None:
-    """Translate numbers of ranks, devices and servers. Return None if tlaunch has no equivalent."""
+    """Translate options that set the number of ranks, devices or servers. Return None if tlaunch has no equivalent."""
     count = _SERVER_COUNT.fullmatch(line.value_of("server count") or "1")
     if count is None:
         return None

@@ -103,18 +103,18 @@ _CLOUD = _Form(Format.CLOUD, TableShape, CloudGroupShape, PodShape, {"device": "
 
 
 def read_lab(document: Fields, shapes: Shapes) -> Table:
-    """Read a legacy-lab table, and record structural errors in `shapes`."""
+    """Read a rank table in the legacy-lab format, and add its structural errors to `shapes`."""
     named = CHIP_INFOS.get(text_at(document, "chip_info") or "", "auto")
     return replace(_read(_LAB, document, shapes), chip=CHIPS[named])
 
 
 def read_cloud(document: Fields, shapes: Shapes) -> Table:
-    """Read a legacy-cloud table, which has no ranks, and record structural errors in `shapes`."""
+    """Read a rank table in the legacy-cloud format, which lists no ranks, and add its structural errors to `shapes`."""
     return _read(_CLOUD, document, shapes)
 
 
 def lab_cluster(table: Table) -> Cluster:
-    """Return the cluster described by a valid legacy-lab table."""
+    """Convert a valid rank table in the legacy-lab format to a cluster."""
     # Unusual values for the board and its network cards: strings unchanged, other values as JSON text.
     values = {key: table.fields[key] for key in LAB_TABLE_OPTIONS if table.fields.get(key) is not None}
     texts = {key: value if isinstance(value, str) else _compact(value) for key, value in values.items()}
@@ -126,7 +126,7 @@ def lab_cluster(table: Table) -> Cluster:
 
 
 def cloud_cluster(table: Table) -> Cluster:
-    """Return the cluster described by a valid legacy-cloud table. Ranks are numbered as HCCL numbers them.
+    """Convert a valid rank table in the legacy-cloud format to a cluster. Number the ranks as HCCL does.
 
     Worked example: servers "10.0.0.9" with devices 1 0 and "10.0.0.10" with device 0, in this order. As text
     "10.0.0.10" comes first, so its device is rank 0, and devices 0 and 1 of "10.0.0.9" are ranks 1 and 2.
@@ -180,7 +180,7 @@ def _devices(
 
 
 def _ranked(server: int, pointer: Pointer, instance: Fields, devices: Sequence[DeviceRow]) -> DeviceRow:
-    """Return the device of an instance in a legacy-lab table, with the rank of the instance.
+    """Return the device of an instance in a rank table of the legacy-lab format, with the rank of the instance.
 
     An instance keeps its rank even if its device list is faulty, so that the ranks do not look faulty as well.
     """

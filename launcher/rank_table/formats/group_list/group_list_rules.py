@@ -74,7 +74,7 @@ def part_of_server_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT606", "a server in two groups", formats=_LAB, ascend_only=True)
 def server_in_two_groups(table: Table) -> Iterator[Finding]:
-    """All instances of a server must be in one group. HCCL would count a server once for each of its groups."""
+    """All instances of a server must be in one group. Otherwise HCCL counts the server once for each group."""
     first: dict[str, tuple[GroupRow, InstanceRow]] = {}
     reported: set[str] = set()
     for group in table.groups:
@@ -92,7 +92,7 @@ def server_in_two_groups(table: Table) -> Iterator[Finding]:
 
 @rule("RT607", "an instance with several devices", formats=_LAB)
 def instance_has_several_devices(table: Table) -> Iterator[Finding]:
-    """In a legacy-lab table, each instance is one rank with one device. HCCL has no rank for a second device."""
+    """In a legacy-lab table, each instance has only one rank. HCCL cannot assign a rank to a second device."""
     for group in table.groups:
         for instance in group.instances:
             count = instance.device_count or 0
@@ -171,7 +171,7 @@ def nic_num_differs(table: Table) -> Iterator[Finding]:
 
 
 def _device_count(table: Table, group: GroupRow) -> int | None:
-    """Return the number of devices that a group must state, or None if an instance has no device list.
+    """Return the correct device count of a group, or None if an instance has no device list.
 
     Each instance of a legacy-lab table counts as one device: a second device is a fault of the instance, not of the
     count.

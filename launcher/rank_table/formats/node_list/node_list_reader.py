@@ -37,7 +37,7 @@ class RankShape(Shape):
 
 
 class SuperPodRankShape(Shape):
-    """A rank in a table that has heterog_sub_version."""
+    """A rank entry in a super pod rank table, marked by the key heterog_sub_version."""
 
     rank_id: str = needed('"0" to "n-1", counted over all nodes')
     device_id: str = needed('"0", the id that the driver shows, or "-1" for a rank on the host')
@@ -64,7 +64,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Read a v1.1 table, and record structural errors in `shapes`."""
+    """Read a v1.1 rank table, and add its structural errors to `shapes`."""
     servers: list[ServerRow] = []
     if list_of_another(document, Format.V1_1) is None:
         shapes.check(TableShape, (), document)
@@ -82,7 +82,7 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster described by a valid v1.1 table."""
+    """Convert a valid v1.1 rank table to a cluster."""
     return cluster_of(table, partial(_device, in_super_pods=SUB_VERSION in table.fields))
 
 

@@ -70,7 +70,7 @@ def rank_port_unusable(table: Table) -> Iterator[Finding]:
 
 @rule("RT357", "an sdid that is not a number", formats=V1_1)
 def super_device_unreadable(table: Table) -> Iterator[Finding]:
-    """In a table with heterog_sub_version, the sdid of a rank is its device's number in the super pod, or "-1"."""
+    """If a table has heterog_sub_version, each sdid is the number of the rank's device in the super pod, or "-1"."""
     if SUB_VERSION not in table.fields:
         return
     for device in table.devices:

@@ -107,7 +107,7 @@ def address_kind_unknown(table: Table) -> Iterator[Finding]:
 
 @rule("RT383", "an address that is not of its addr_type", formats=V2_0)
 def address_of_other_kind(table: Table) -> Iterator[Finding]:
-    """`addr` must be of the kind that addr_type states. An EID has 32 hexadecimal digits, as in `hccn_tool`."""
+    """`addr` must be an address of type addr_type. An EID has 32 hexadecimal digits, as in `hccn_tool`."""
     for pointer, address in _all_addresses(table):
         kind, written = text_at(address, "addr_type"), text_at(address, "addr")
         if kind in ADDRESS_KINDS and written is not None and not _is_of_kind(kind, written):
@@ -118,7 +118,7 @@ def address_of_other_kind(table: Table) -> Iterator[Finding]:
 
 @rule("RT392", "backup addresses that cannot be used", formats=V2_0)
 def backup_addresses_unusable(table: Table) -> Iterator[Finding]:
-    """backup_addr lists up to 16 addresses of the same addr_type. HCCL uses them if the link of `addr` fails.
+    """backup_addr lists up to 16 addresses of type addr_type. HCCL uses them if the link of `addr` fails.
 
     An address of type EID cannot have a backup address. Older versions of HCCL ignore backup_addr.
     """
@@ -174,7 +174,7 @@ def plane_long(table: Table) -> Iterator[Finding]:
 
 @rule("RT389", "a key of a draft of v2.0", formats=V2_0)
 def draft_key(table: Table) -> Iterator[Finding]:
-    """Drafts of v2.0 use other names for some keys. HCCL ignores these names. Each name is reported once."""
+    """Drafts of format v2.0 name some keys differently. HCCL ignores the draft names. Each name is reported once."""
     uses: dict[str, tuple[Pointer, int]] = {}
     for pointer, level in _all_levels(table):
         for key in level.keys() & DRAFT_KEYS.keys() if is_draft(level) else ():

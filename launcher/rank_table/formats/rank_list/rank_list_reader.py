@@ -73,7 +73,7 @@ class TableShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Read a v2.0 table, and record structural errors in `shapes`."""
+    """Read a v2.0 rank table, and add its structural errors to `shapes`."""
     by_name: dict[str | None, list[DeviceRow]] = {}
     if list_of_another(document, Format.V2_0) is None:
         shapes.check(TableShape, (), document)
@@ -94,7 +94,7 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster described by a valid v2.0 table. Ranks in the same layer 0 network form a server."""
+    """Convert a valid v2.0 rank table to a cluster. Ranks in the same layer 0 network form a server."""
     return cluster_of(table, _device)
 
 
@@ -139,7 +139,7 @@ def addresses(pointer: Pointer, level: Fields) -> Iterator[tuple[Pointer, Fields
 
 
 def is_draft(level: Fields) -> bool:
-    """Return whether a layer uses the key names of a v2.0 draft instead of the final names."""
+    """Return True if a layer uses the key names of a v2.0 draft instead of the final names."""
     return "net_layer" not in level and not level.keys().isdisjoint(DRAFT_KEYS)
 
 

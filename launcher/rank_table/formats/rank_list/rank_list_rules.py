@@ -74,7 +74,7 @@ def replaced_missing(table: Table) -> Iterator[Finding]:
 
 @rule("RT375", "a replaced device that still has a rank", formats=V2_0)
 def replaced_present(table: Table) -> Iterator[Finding]:
-    """The backup device replaces a broken device, which must have no rank in the table.
+    """The backup device replaces a broken device. The broken device must not have a rank in the table.
 
     HCCL refuses the table if any rank, even on another server, has the local_id of the broken device.
     """
@@ -91,7 +91,7 @@ def replaced_present(table: Table) -> Iterator[Finding]:
 
 @warning("RT376", "a local_id used twice on one server", formats=V2_0)
 def local_id_repeated(table: Table) -> Iterator[Finding]:
-    """local_id identifies a device within a server. To HCCL, the ranks of one layer 0 network are one server.
+    """local_id identifies a device within a server. HCCL treats all ranks in a layer 0 network as one server.
 
     HCCL accepts a table with a repeated local_id, but finds no link between the two ranks. device_id may be repeated,
     because a layer 0 network can connect devices of several machines.

@@ -84,7 +84,7 @@ class PodServerShape(Shape):
 
 
 def read(document: Fields, shapes: Shapes) -> Table:
-    """Read a v1.0 or v1.2 table, and record structural errors in `shapes`.
+    """Read a v1.0 or v1.2 rank table, and add its structural errors to `shapes`.
 
     If the table has another format's list, a rule about versions reports that.
     """
@@ -117,7 +117,7 @@ def read(document: Fields, shapes: Shapes) -> Table:
 
 
 def cluster(table: Table) -> Cluster:
-    """Return the cluster described by a valid v1.0 or v1.2 table."""
+    """Convert a valid v1.0 or v1.2 rank table to a cluster."""
     return Cluster(tuple(_server(server, table) for server in table.servers), options=table.options)
 
 

@@ -45,7 +45,7 @@ def server_count_missing(table: Table) -> Iterator[Finding]:
 
 @warning("RT408", "a placeholder as the name of a server", formats=SERVER_LISTS)
 def name_is_placeholder(table: Table) -> Iterator[Finding]:
-    """Tutorials print placeholders such as 10.*.*.*, xx.xx.xx.xx or <ip> in place of an address.
+    """A server_id such as 10.*.*.*, xx.xx.xx.xx or <ip> is a placeholder from a tutorial, not an address.
 
     HCCL accepts any text as server_id. Other programs may expect an address, and fail if they find a placeholder.
     """
@@ -57,7 +57,7 @@ def name_is_placeholder(table: Table) -> Iterator[Finding]:
 
 @warning("RT413", "a server_id that looks like an invalid address", formats=SERVER_LISTS)
 def name_is_mistyped_address(table: Table) -> Iterator[Finding]:
-    """HCCL accepts any text as server_id, even "10.277.0.10". But that is a mistyped address, and not a host's name."""
+    """HCCL accepts any text as server_id, even "10.277.0.10", which is a mistyped address and not a host name."""
     for server in table.servers:
         name = (server.server_id or "")[:NAME_LIMIT]
         is_other = _PLACEHOLDER.search(name) or _OTHER_NAME.match(name)
@@ -80,7 +80,7 @@ def name_is_loopback(table: Table) -> Iterator[Finding]:
 
 @warning("RT424", "a loopback address as device_ip", formats=SERVER_LISTS, ascend_only=True)
 def address_leads_nowhere(table: Table) -> Iterator[Finding]:
-    """HCCL's parser accepts loopback addresses such as 127.0.0.1. But other servers cannot reach a device with one."""
+    """HCCL's parser accepts loopback addresses such as 127.0.0.1, but other servers cannot connect to them."""
     nowhere = {address for address in table.packed_addresses if is_loopback(address)}
     for device in table.devices if nowhere and len(table.servers) > 1 else ():
         for address in device.addresses:

@@ -33,7 +33,7 @@ _NAMING = frozenset({"GLOBAL", "STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"})
 
 
 def read_dcp(directory: Path) -> ForeignState:
-    """Read a training state from a DCP directory in the layout of `write_dcp`, or with only the model's weights.
+    """Read a training state from a DCP directory that has the layout of `write_dcp` or contains only a model's weights.
 
     Raises:
         UnreadableError: the directory is not a checkpoint, or is truncated or modified.

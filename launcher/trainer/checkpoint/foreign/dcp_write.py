@@ -57,7 +57,7 @@ def write_dcp(path: Path, index: Index, output: Path, progress: Progress) -> Non
 
 
 def _reason_of(error: CheckpointException) -> BaseException:
-    """Return the OSError or SystemExit that caused torch's error. If neither did, return torch's error."""
+    """Return the OSError or SystemExit that caused torch's `error`. If there is none, return `error`."""
     for reason, _ in error.failures.values():
         found: BaseException | None = reason
         while found is not None:

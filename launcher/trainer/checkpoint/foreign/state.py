@@ -52,7 +52,7 @@ class ForeignTensor:
 
 
 class ForeignState:
-    """A training state from another tool's files, with one tensor per kind (weights, moments) and parameter."""
+    """A training state from another tool's files. Each parameter has one tensor per kind (weight, moments)."""
 
     def __init__(self, path: Path, *, left_out: Sequence[str]) -> None:
         self.path, self.left_out = path, left_out
@@ -62,7 +62,7 @@ class ForeignState:
         self.unknown: list[str] = []
 
     def add(self, kind: int, parameter: str, found: ForeignTensor, *, called: str) -> None:
-        """Add a tensor of KINDS[kind] to `parameter`. If `parameter` has one already, add `called` to `unknown`."""
+        """Add a tensor of KINDS[kind] to `parameter`, or add `called` to `unknown` if the parameter already has one."""
         if parameter in self.tensors[kind]:
             self.unknown.append(called)
         else:
@@ -74,7 +74,7 @@ class ForeignState:
         return KINDS if any(self.tensors[1:]) else KINDS[:1]
 
     def step(self) -> int:
-        """Return the step of the state. Raise UsageError if the step is missing, or RefusedError if it is invalid."""
+        """Return the training step. Raise UsageError if it is missing, or RefusedError if it is invalid."""
         hint = "set it with `--step N`"
         if self.number is None:
             raise UsageError(f"{self.path} does not contain the training step", hint=hint)
@@ -159,7 +159,7 @@ def write_checkpoint(
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
-    """Yield the tensors of all parameters for KINDS[0], then for KINDS[1], and so on. Read one tensor at a time."""
+    """Yield all tensors, ordered by kind and then by parameter. Read one tensor at a time."""
     dtype = NUMPY_DTYPES[like.dtype]
     for kind, found in zip(KINDS, state.tensors, strict=True):
         for name, shape in like.shapes.items():

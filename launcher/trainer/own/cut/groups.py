@@ -41,7 +41,7 @@ class Groups(AbstractContextManager["Groups"]):
         if world_size % ranks:
             raise RefusedLayoutError(
                 f"the plan needs a multiple of {ranks} ranks, but there are {world_size}",
-                hint=f"use a number of ranks that is a multiple of {ranks}",
+                hint=f"set the number of ranks to a multiple of {ranks}",
             )
         self.ranks, self.copies = ranks, world_size // ranks  # ranks of a plan, and replicas of the plan
         self.copy, self.rank = divmod(global_rank, ranks)

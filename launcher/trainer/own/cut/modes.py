@@ -114,7 +114,7 @@ def data_parallel(traced: Traced, ranks: int) -> dict[str, Partition]:
             raise RefusedLayoutError(
                 f"data_parallel splits the batch over {ranks} ranks, but the batch dim {expression.sizes[index]} of "
                 f"{operator.name} is not divisible by {ranks}",
-                hint=f"use a batch size that is a multiple of {ranks}",
+                hint=f"set the batch size to a multiple of {ranks}",
             )
         found[operator.name] = cut(expression, {} if index is None else {index: ranks}, ranks)
         batch_dims[operator.name] = expression.output.index(index) if index in expression.output and index else None

@@ -172,8 +172,8 @@ class _Trace:
             if strategy is None:
                 continue
             if path not in self._bases:
-                hint = "set strategies on its submodules instead"
-                raise UsageError(f"{path} has a strategy, but is not an operator", hint=hint)
+                hint = f"set strategies on the submodules of {path} instead"
+                raise UsageError(f"{path} has a sharding strategy, but is not an operator", hint=hint)
             strategies.update({self._first_of.get(base, base): strategy for base in self._bases[path]})
         return Traced(
             graph,
@@ -186,7 +186,7 @@ class _Trace:
         )
 
     def _called(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-        """Record the operators of a call and return its result, which is a Value or a known number or shape."""
+        """Record the operators of a call. Return its result: a Value, or a number or shape that tracing knows."""
         arguments, options = fx.node.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         if "input" in options:  # always the first argument of torch's functions
             arguments, options = (options["input"], *arguments), {k: v for k, v in options.items() if k != "input"}
@@ -230,7 +230,7 @@ class _Trace:
         return value
 
     def _changed_in_place(self, node: fx.Node, value: Any, values: dict[fx.Node, Any]) -> None:
-        """Make later calls use `value` for a tensor that was changed in place. Raise if it is an input or a view.
+        """Make later calls use `value` for a tensor changed in place. Raise if the tensor is an input or a view.
 
         After `x += y`, raise only for parameters and if a later call uses a tensor that x is a view of, or a view of x.
         """
@@ -255,8 +255,8 @@ class _Trace:
             is_refused = own is None or len(related) > 1
         if is_refused:
             raise UsageError(
-                f"{self._base} changes a tensor in place, but the tensor is an input, a parameter or a view, or has "
-                "a view",
+                f"{self._base} changes a tensor in place, but the tensor is an input or a parameter, or shares "
+                "memory with another tensor",
                 hint="use an operator that returns a new tensor, for example `x = x + y` instead of `x += y`",
             )
         before = values[changed]

@@ -223,14 +223,14 @@ class ShardedNetwork(nn.Module):
                     box = planned.cutting.inputs[state.like].box_of(rank, shape)
                 if seen.setdefault(state.name, box) != box:
                     raise UsageError(
-                        f"{planned.operator.name} needs a different part of {state.name} than the earlier operators "
-                        "that use the same tensor",
-                        hint=f"give {planned.operator.name} the same strategy",
+                        f"{planned.operator.name} and an earlier operator both use {state.name}, but each needs a "
+                        "different part of this tensor",
+                        hint=f"use the same strategy for {planned.operator.name} and the earlier operator",
                     )
         yield from seen.items()
 
     def _made_sums(self) -> list[tuple[Group, list[nn.Parameter]]]:
-        """Return the process groups that sum gradients, and the parameters of each group."""
+        """Return each process group that sums gradients, with the parameters that it sums them for."""
         found: dict[tuple[int, ...], tuple[Group, list[nn.Parameter]]] = {}
         axes_of: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             name: (each.devices, each.axes) for each in self._plan.parameter_sums for name in each.parameters
@@ -257,7 +257,7 @@ def _part_of(tensor: Tensor, shape: tuple[int, ...], box: Box) -> Tensor:
         return tensor
     raise UsageError(
         f"an input has the shape {tuple(tensor.shape)}, but the network was traced with the shape {shape}",
-        hint=f"pass the full batch, or this rank's part with the shape {box.size}",
+        hint=f"pass the full batch, or this rank's part of the batch with the shape {box.size}",
     )
 
 
@@ -265,7 +265,7 @@ def _hold(root: nn.Module, name: str, tensor: Tensor) -> None:
     """Register a tensor under a dotted name, and create the modules on its path. Raise if the name is taken."""
     *path, last = name.split(".")
     if (path or [last])[0] in dir(root) and (path or [last])[0] not in root._modules:  # noqa: SLF001 - the same
-        raise UsageError(f"{name} conflicts with an attribute of the sharded network", hint="rename it in the network")
+        raise UsageError(f"{name} conflicts with an attribute of the sharded network", hint=f"rename {name}")
     for each in path:
         child = root._modules.get(each)  # noqa: SLF001 - any other way finds methods, too
         if child is None:

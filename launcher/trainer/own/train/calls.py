@@ -50,7 +50,7 @@ class TracedNetwork:
 
     @property
     def has_penalty(self) -> bool:
-        """True if the code iterates over parameters, as a weight penalty does. torch.fx records these as constants."""
+        """True if the code iterates over parameters, as for a weight penalty. torch.fx records them as constants."""
         return any(isinstance(each, Tensor) and each.requires_grad for each in self.constants.values())
 
     def module(self, node: fx.Node) -> nn.Module:
@@ -65,7 +65,7 @@ class TracedNetwork:
         return []
 
     def needed(self, wanted: Iterable[Any], skipped: fx.Node | None = None) -> list[fx.Node]:
-        """Return the nodes that `wanted` depends on, in trace order. Of the inputs of `skipped`, follow only masks."""
+        """Return the nodes that `wanted` depends on, in trace order. At the node `skipped`, follow only mask inputs."""
         found: set[fx.Node] = set()
         collect: Callable[[fx.Node], Any] = found.add
         fx.node.map_arg(list(wanted), collect)
@@ -77,7 +77,7 @@ class TracedNetwork:
         return [node for node in self.nodes if node in found and node.op != "output"]
 
     def depends_on_parameters(self, wanted: Iterable[Any]) -> fx.Node | None:
-        """Of the nodes that `wanted` depends on, return the first that uses parameters, or None."""
+        """Return the first node that uses parameters and that `wanted` depends on, or None if there is none."""
         return next((node for node in self.needed(wanted) if self.parameters(node)), None)
 
     def part(self, wanted: Any, transformer: fx.Node | None = None, *, is_first: bool = True) -> fx.GraphModule:

@@ -78,7 +78,7 @@ class _Layers(nn.Module):
         self.draws = draws
 
     def _drawn(self, hidden_BTD: Tensor) -> DropoutBits | None:
-        """Return the random bits that `begin` has set, or else new ones. Return None if nothing is dropped."""
+        """Return the random bits that `begin` has set, or draw new bits. Return None if nothing is dropped."""
         if self.draws is not None or not (self.training and self.config.drops):
             return self.draws
         rows, length = hidden_BTD.shape[:2]
@@ -352,8 +352,8 @@ def _check_others(name: str, types: Sequence[torch.dtype], use_past: bool, moe_c
     if any(each != torch.float32 for each in types):
         told = ", ".join(str(each) for each in types)
         raise UsageError(
-            f"{name}: its compute and parameter types are {told}, but a layer cannot have a dtype of its own",
-            hint="leave the types out, and convert the entire network, for example with network.to(torch.bfloat16)",
+            f"{name}: the compute and parameter dtypes are {told}, but dtypes cannot be set for a single layer",
+            hint="set the dtype of the entire network instead, for example with network.to(torch.bfloat16)",
         )
     if use_past:
         raise UsageError(f"{name}: use_past = True, but caching is not supported", hint="set use_past = False")

@@ -31,7 +31,7 @@ class _WithRate:
         if hasattr(self.learning_rate, "__iter__"):
             raise UsageError(
                 f"{type(self).__name__}: learning_rate is a {type(self.learning_rate).__name__}",
-                hint="pass a number or a function of the step as the learning rate, and do not pass the parameters",
+                hint="set learning_rate to a number or a function of the step; do not pass parameters",
             )
 
 

@@ -134,8 +134,8 @@ class CrossEntropyLoss(nn.Module):
         divisor = mask_N.sum() if self._divisors is None else next(self._divisors, None)
         if divisor is None:
             raise UsageError(
-                "a CrossEntropyLoss is called more often than when the network was traced",
-                hint="create a separate CrossEntropyLoss for each use",
+                "a CrossEntropyLoss was called more times than during tracing",
+                hint="create a separate CrossEntropyLoss for each call",
             )
         return (losses_N * mask_N).sum() / divisor.to(losses_N.dtype).clamp(min=torch.finfo(losses_N.dtype).tiny)
 

@@ -76,7 +76,7 @@ def plan_network(
             name = names[id(parameter)]
             if owners[id(parameter)] > 1:
                 raise RefusedLayoutError(
-                    f"{name} is sharded over mp = {mp} ranks, but several modules use it",
+                    f"mp = {mp}, but several modules use the sharded parameter {name}",
                     hint="for an embedding table, set vocab_emb_dp = True so that every rank holds the full table",
                 )
             dims[name] = dim
@@ -84,11 +84,11 @@ def plan_network(
         _check_model_parallel(network, mp)
     held = [frozenset(names[each] for each in _held(part, stage)) for part, stage in zip(parts, stages, strict=True)]
     if is_traced and (unused := [name for name in parameters if not any(name in each for each in held)]):
-        raise UsageError(f"{unused[0]} is not used when the network is called", hint="remove it from the network")
+        raise UsageError(f"{unused[0]} is not used when the network is called", hint=f"remove {unused[0]}")
     if not held[0]:
         raise RefusedLayoutError(
             f"pp = {len(held)}, but the first stage has no parameters, because all layers are on later stages",
-            hint="assign a layer to stage 0 in the lambda_func; without a lambda_func, stages are assigned by cost",
+            hint="set a lambda_func that assigns a layer to stage 0, or omit lambda_func to assign stages by cost",
         )
     _check_own_stages(network, held)
     transformers = [module for module in network.modules() if isinstance(module, Transformer)]
@@ -204,13 +204,13 @@ def _shared(
         if name in of_layers or name not in held[0] or name not in held[-1] or sum(name in each for each in held) > 2:
             raise RefusedLayoutError(
                 f"pp = {len(held)}, but layers on several stages use {name}",
-                hint="use `--pp 1`, or give each layer its own parameter",
+                hint="use `--pp 1`, or create a separate parameter for each layer",
             )
     if len(names) > 1:
         raise RefusedLayoutError(
-            f"pp = {len(held)} allows only one parameter that is used both before and after the Transformer, but there "
-            f"are {len(names)}: {some_of(names, MAX_NAMES)}",
-            hint="use `--pp 1`, or share only one parameter; compute shapes from the batch, not from parameters",
+            f"pp = {len(held)}, but {len(names)} parameters are used both before and after the Transformer, and only 1 "
+            f"is supported: {some_of(names, MAX_NAMES)}",
+            hint="use `--pp 1`, or share only one parameter; compute shapes from the batch instead of the parameters",
         )
     return names[0] if names else None
 
@@ -248,6 +248,6 @@ def _check_model_parallel(network: nn.Module, mp: int) -> None:
                     )
         if isinstance(module, VocabEmbedding) and not module.parallel_config.vocab_emb_dp and module.vocab_size < mp:
             raise RefusedLayoutError(
-                f"{path}: vocab_size = {module.vocab_size} is less than mp = {mp}, so some ranks would have no row",
+                f"{path}: vocab_size = {module.vocab_size} is less than mp = {mp}, so some ranks would hold no embeddings",
                 hint=f"use at most `--mp {module.vocab_size}`, or set vocab_emb_dp = True",
             )

@@ -43,9 +43,9 @@ def stage_networks(found: TracedNetwork, count: int) -> list[fx.GraphModule]:
         module = found.module(node) if node.op == "call_module" else None
         if isinstance(module, DrawnDropout) and module.p > 0 and node not in needed:
             raise RefusedLayoutError(
-                f"{node.meta.get(LINE, '')}: the output of this dropout is not used. With pp = {count}, tlaunch would "
-                "omit this call, so later calls of the dropout would use different masks than with pp = 1",
-                hint="remove the call, or use `--pp 1`",
+                f"{node.meta.get(LINE, '')}: pp = {count}, but the output of this dropout is not used. Pipeline stages "
+                "skip unused calls, so later dropout masks would differ from pp = 1",
+                hint="remove this dropout call, or use `--pp 1`",
             )
     return networks
 
@@ -115,7 +115,7 @@ def _the_transformer(found: TracedNetwork, count: int) -> fx.Node:
         raise RefusedLayoutError(
             f"pp = {count}, but {class_name(found.network)} calls {len(calls) or 'no'} Transformer{'s' * (len(calls) > 1)}: "
             "pipeline stages need exactly one",
-            hint="use `--pp 1`, or a network that calls one launcher.trainer.api.Transformer",
+            hint="use `--pp 1`, or call exactly one launcher.trainer.api.Transformer in the network",
         )
     [call] = calls
     if (node := found.depends_on_parameters(masks_of(call).values())) is not None:
@@ -134,5 +134,5 @@ def _check_dropouts(networks: Sequence[fx.GraphModule]) -> None:
             if isinstance(module, DrawnDropout) and called.setdefault(path, index) != index:
                 raise RefusedLayoutError(
                     f"pp = {len(networks)}, but the dropout {path} is needed both before and after the Transformer",
-                    hint="use `--pp 1`, or a separate dropout for each use; compute shapes only from the batch",
+                    hint="use `--pp 1`, or create a separate dropout for each use; compute shapes only from the batch",
                 )

@@ -112,7 +112,7 @@ class DividedNetwork:
         return self.stages[self._world.pp.index]
 
     def divisors(self, inputs: Rows, step: int | None) -> Mapping[str, Sequence[Tensor]]:
-        """Return the divisors of each CrossEntropyLoss by path. A divisor is the sum of a mask over the full batch.
+        """Return the divisors of each CrossEntropyLoss, by module path: the sums of its masks over the full batch.
 
         `step` None stands for evaluation mode, in which the calls may differ.
         """
@@ -173,17 +173,17 @@ class DividedNetwork:
         if found.evaluated is not None and is_validated and pp > 1:
             raise RefusedLayoutError(
                 f"{self.class_name} cannot be validated with pp = {pp}, because its code reads `training`",
-                hint="use `--pp 1`, turn validation off, or use modules that read `training` themselves, for example "
-                "nn.Dropout",
+                hint="use `--pp 1`, turn validation off, or replace the code that reads `training` with modules such "
+                "as nn.Dropout",
             )
         if found.has_penalty and (pp > 1 or layout.mp > 1):
             raise RefusedLayoutError(
-                f"{self.class_name} iterates over its parameters, but with {layout} a rank has only some of them",
+                f"{self.class_name} iterates over all parameters, but each rank has only some parameters with {layout}",
                 hint="use `--mp 1 --pp 1`, or use the optimizer's weight_decay instead",
             )
 
     def _loss_masks(self, found: TracedNetwork | None) -> Mapping[bool, LossMasks | None]:
-        """Return the loss masks by mode: True for training, False for evaluation. Unknown masks are None."""
+        """Return the loss masks for training (key True) and for evaluation (key False). Unknown masks are None."""
         try:
             training = None if found is None else loss_masks(found, of_stages=self._world.pp.size > 1)
             if found is None or found.evaluated is None:
@@ -218,8 +218,8 @@ class DividedNetwork:
             self.remarks.append(f"{told}: losses differ from training on one process (with nn.Dropout they would not)")
         if buffer and layout.pp > 1:
             raise RefusedLayoutError(
-                f"{self.class_name} changes the buffer {buffer}, but with pp = {layout.pp} only the buffers of the first "
-                "stage are kept",
+                f"{self.class_name} changes the buffer {buffer}, but only the first stage keeps changes to buffers "
+                f"with pp = {layout.pp}",
                 hint="use `--pp 1`, or a module without running statistics",
             )
         if layout.dp * layout.micro_batches > 1:
@@ -229,7 +229,7 @@ class DividedNetwork:
             )
 
     def _loss_of_part(self, network: nn.Module, inputs: Rows, batch: Rows | None) -> Tensor:
-        """Return the loss of some rows of `batch`, normalised by the loss masks of the full batch as in training."""
+        """Return the loss of some rows of `batch`, normalised as in training: by the loss masks of the full batch."""
         masks = self._masks[network.training]
         if masks is not None and batch is not None:
             share = len(inputs[0]) / len(batch[0])
@@ -249,7 +249,7 @@ class DividedNetwork:
         elif any(style.dims and isinstance(module, nn.Embedding) for module, style in self.plan.styles):
             raise RefusedLayoutError(
                 f"mp = {mp}, {self.remarks[0] if self.remarks else f'{self.class_name} cannot be traced'}, so "
-                "it is unknown whether other code uses the embedding table, which is sharded by rows",
+                "tlaunch cannot check whether other code uses the row-sharded embedding table",
                 hint="set vocab_emb_dp = True so that every rank holds the full table",
             )
 
@@ -273,7 +273,7 @@ def _check_modules(network: nn.Module) -> None:
     if alone or (asking and len(transformers) > 1):
         raise UsageError(
             f"a lambda_func needs a network with one Transformer, but this network has {len(transformers) or 'none'}",
-            hint="leave out lambda_func; to recompute layers, set recompute = True in the parallel_config",
+            hint="remove lambda_func; to recompute layers, set recompute = True in parallel_config",
         )
 
 

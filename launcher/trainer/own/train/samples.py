@@ -81,7 +81,7 @@ def collated(samples: Samples, numbers: Sequence[int], device: torch.device, dty
     except (TypeError, RuntimeError) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(
-            f"the samples cannot be collated into a batch: {first}", hint="give each item the same shape in all samples"
+            f"the samples cannot be collated into a batch: {first}", hint="use the same item shapes in all samples"
         ) from error
     return tuple(each.to(device, dtype if each.is_floating_point() else each.dtype) for each in batch)
 

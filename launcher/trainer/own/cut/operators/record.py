@@ -86,7 +86,7 @@ class Recorder(Protocol):
 
 
 def everywhere(local: Local) -> Callable[[OpContext], Local]:
-    """Return a function that returns `local` in every context, for operators that all ranks compute in the same way."""
+    """Wrap `local` in a function that ignores its context, for operators that all ranks compute in the same way."""
     return lambda _site: local
 
 

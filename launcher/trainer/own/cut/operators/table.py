@@ -93,7 +93,7 @@ def _conv2d(module: nn.Conv2d) -> Described:
 
 
 def _with(name: str, *attributes: str, options: Sequence[str] = ()) -> Callable[[Any], Described]:
-    """Return a function that describes a module as a call of the function `name` with the module's attributes."""
+    """Return a function that describes a module as a call of function `name`, with module attributes as arguments."""
 
     def describe(module: Any) -> Described:
         description = partial(_BY_NAME[name], **{option: getattr(module, option) for option in options})
@@ -132,7 +132,7 @@ MODULES: Mapping[type[nn.Module], Callable[[Any], Described]] = MappingProxyType
 
 
 def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Description, bool] | None:
-    """Return the function that records calls of `target`, and whether these calls change an input in place.
+    """Return the function that records calls of `target`, and a flag: True if the calls change an input in place.
 
     `target` is a function or a method's name. Return None if it is unknown.
     """
@@ -148,12 +148,12 @@ def described_function(target: Any, arguments: Sequence[Any]) -> tuple[Descripti
 
 
 def described_module(module: nn.Module) -> Described | None:
-    """Return the function for recording calls of `module`, and this function's extra arguments, or None if unknown."""
+    """Return the function that records calls of `module`, and its extra arguments. Return None for unknown modules."""
     return next((arguments(module) for kind, arguments in MODULES.items() if isinstance(module, kind)), None)
 
 
 def fact_of(target: Any, arguments: Sequence[Any]) -> tuple[Any] | None:
-    """Return a 1-tuple with the result of a call if tracing knows it, for example a shape. Otherwise return None.
+    """Return (result,) if tracing knows the result of a call, for example a shape. Otherwise return None.
 
     Calls that return the tensor itself, such as `contiguous`, are also known.
     """

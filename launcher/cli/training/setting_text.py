@@ -1,0 +1,92 @@
+"""The text of `tlaunch explain SETTING`: what settings of a bundled program mean, and their defaults and values."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launcher.cli.text.columns import aligned
+from launcher.core.errors import UsageError
+from launcher.core.text import did_you_mean, near, shell_word
+from launcher.recipes.catalog import RECIPES, recipe_named
+from launcher.recipes.settings import KINDS, Bounds, all_settings, as_toml, hint_for
+from launcher.recipes.synonyms import equivalents, names_of
+
+Settings = Mapping[str, dataclasses.Field[Any]]  # by dotted name
+
+
+def settings_called(name: str, recipe: str | None) -> Settings | None:
+    """Return the settings that `name` means: a setting, a section, or another tool's name. Return None for a program.
+
+    Raises UsageError if `name` looks like a setting that the bundled program `recipe` does not have.
+    """
+    program = recipe_named(recipe)
+    known = all_settings(program.settings)
+    if name in known:
+        return {name: known[name]}
+    if name.endswith(".py") or os.path.isfile(name) or shutil.which(name):  # noqa: PTH113 - a Path raises for some
+        return None
+    found: dict[str, Any] = {each: field for each, field in known.items() if each.startswith(f"{name}.")}
+    for section in dataclasses.fields(program.settings):
+        if section.name == name and "entries" in section.metadata:
+            bounds = Bounds(section.metadata["entries"].help)
+            found = {f"{name}.NAME": dataclasses.field(default=None, metadata={"bounds": bounds})}
+    found = found or {target: known[target] for target, _ in equivalents(name, known) if target in known}
+    if found:
+        return found
+    having = [each.name for each in RECIPES.values() if name in all_settings(each.settings)]
+    hint = f"use --recipe {' or '.join(having)}" if having else hint_for({name: None}, known)
+    hint = hint or did_you_mean(near(name, known))
+    of = name.partition(".")[0]
+    if hint is None and not any(each.startswith(f"{of}.") for each in known):
+        return None
+    raise UsageError(
+        f"{program.name} has no setting {name}", hint=hint or f"list the settings with `tlaunch explain {of}`"
+    )
+
+
+def lines_of(settings: Settings) -> Iterator[str]:
+    """Yield the lines about one setting, or a table of several."""
+    if len(settings) > 1:
+        rows = [(name, as_toml(field.default), _bounds(field).help) for name, field in settings.items()]
+        yield from aligned(("SETTING", "DEFAULT", "MEANING"), rows)
+        return
+    for name, field in settings.items():
+        bounds, default = _bounds(field), as_toml(field.default)
+        yield f"{name}: {bounds.help}"
+        if field.default is None:  # the user chooses NAME
+            return
+        yield f"  type:         {KINDS[type(field.default)]}"
+        yield f"  default:      {default}"
+        yield f"  values:       {', '.join(bounds.allowed(field.default))}"
+        if names := _names(name, bounds):
+            yield f"  other names:  {', '.join(names)}"
+        yield f"  to set it:    --set {shell_word(f'{name}={field.default if isinstance(field.default, str) else default}')}"
+
+
+def as_json(settings: Settings) -> dict[str, Any]:
+    """Return the settings by name, for JSON."""
+    return {
+        name: {
+            "meaning": (bounds := _bounds(field)).help,
+            "default": field.default,
+            "minimum": bounds.minimum,
+            "maximum": bounds.maximum,
+            "below": bounds.below,
+            "choices": bounds.choices,
+            "other_names": _names(name, bounds),
+        }
+        for name, field in settings.items()
+    }
+
+
+def _bounds(field: dataclasses.Field[Any]) -> Bounds:
+    bounds: Bounds = field.metadata["bounds"]
+    return bounds
+
+
+def _names(name: str, bounds: Bounds) -> list[str]:
+    return [*filter(None, (bounds.alias,)), *names_of(name)]
