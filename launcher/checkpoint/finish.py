@@ -67,14 +67,16 @@ def finish(directory: Path, index: Index) -> None:
             path.unlink()
 
 
-def record_validation(checkpoint: Path, loss: float | None, validations: Validations) -> None:
-    """Replace the validation loss and counters in a checkpoint's index. A non-finite loss is recorded as None.
+def record_validation(checkpoint: Path, loss: float | None, bleu: float | None, validations: Validations) -> None:
+    """Replace the validation loss, BLEU and counters in a checkpoint's index. A non-finite loss is recorded as None.
 
     Raises UnreadableError if the index is missing, damaged or of another version, and OSError, for example if the disk
     is full.
     """
     known = loss if loss is not None and math.isfinite(loss) else None
-    index = dataclasses.replace(read_index(checkpoint), validation_loss=known, validations=validations)
+    index = dataclasses.replace(
+        read_index(checkpoint), validation_loss=known, validation_bleu=bleu, validations=validations
+    )
     write_text(checkpoint / INDEX, index_text(with_schema(index)))
 
 

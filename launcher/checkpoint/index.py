@@ -42,13 +42,14 @@ from launcher.mesh.boxes import Box
 SCHEMA, SCHEMA_OF_COPIES, SCHEMA_OF_KINDS, SCHEMA_OF_VALIDATIONS = SCHEMAS = 1, 2, 3, 4
 INDEX, STRATEGY, TOKENIZER, BUFFERS = "index.json", "strategy.json", "tokenizer.model", "buffers.safetensors"
 OWN_NETWORK = "network"  # the program name of a training that a user's script runs with `launcher.trainer.api`
+LOSS, BLEU = "loss", "bleu"  # values of train.best_metric
 WEIGHT = "weight"
 KINDS = (WEIGHT, "first_moment", "second_moment")  # of each box, in order; the default is AdamW's
 KINDS_OF_BUFFERS = ("buffer",)
 ITEM_BYTES = {"F32": 4, "F64": 8}  # by safetensors dtype
 MAX_INDEX_BYTES = 1 << 30
 MAX_HEAD_BYTES = 200  # the digest before the index
-_LATER = ("kinds", "buffers", "validations")  # fields that are omitted at their default
+_LATER = ("kinds", "buffers", "validations", "validation_bleu", "init_from")  # fields that are omitted at their default
 _NAME = re.compile(r"step-(0|[1-9][0-9]*)")
 _PARTIAL = re.compile(r"\.step-[0-9]+\..*partial")
 _READ_BYTES = 1 << 20
@@ -76,8 +77,9 @@ class PartFile:
 @frozen
 class Validations:
     lowest_loss: float | None = None  # None: no validation yet with a finite loss
-    since: int = 0  # number of validations since that loss
+    since: int = 0  # number of validations since the best one
     is_due: bool = False  # this step's state has not been validated yet
+    highest_bleu: float | None = None  # in place of `lowest_loss` if `train.best_metric` is BLEU
 
 
 NOT_VALIDATED = Validations()
@@ -99,6 +101,15 @@ class Index:
     kinds: tuple[str, ...] = KINDS  # of values for each box of a parameter, in order, weights first
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # shapes; BUFFERS holds them unpartitioned
     validations: Validations = NOT_VALIDATED
+    validation_bleu: float | None = None  # of translations after that step
+    init_from: str = ""  # path of the model that the training started from, with its tokenizer; "": random weights
+
+    @property
+    def validation_cost(self) -> float | None:
+        """The loss of the validation, or the negated BLEU if `train.best_metric` is BLEU. The lowest is the best."""
+        if self.settings.get("train", {}).get("best_metric") != BLEU:
+            return self.validation_loss
+        return None if self.validation_bleu is None else -self.validation_bleu
 
     @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
@@ -184,9 +195,9 @@ def written_ns(checkpoint: Path) -> int:
 
 
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
-    """Return the first checkpoint with the lowest validation loss, or None if no checkpoint has a loss."""
-    losses = {path: index.validation_loss for path, index in indexed if index.validation_loss is not None}
-    return min(losses, key=lambda path: losses[path], default=None)
+    """Return the first checkpoint with the best validation, or None if no checkpoint was validated."""
+    costs = {path: index.validation_cost for path, index in indexed if index.validation_cost is not None}
+    return min(costs, key=lambda path: costs[path], default=None)
 
 
 def index_text(index: Index) -> str:

@@ -12,15 +12,16 @@ Weights are float32 if the training computes in bfloat16: the master weights bef
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import TOKENIZER
 from launcher.checkpoint.tensors import Bytes, StoredBoxes, header, write_digested
 from launcher.core.atomic import new_directory
-from launcher.core.codec import encode
+from launcher.core.codec import encode, read_json
+from launcher.core.errors import UnreadableError
 from launcher.mesh.boxes import full_box
 
 if TYPE_CHECKING:
@@ -56,6 +57,18 @@ def merge(
                 for name in sorted(index.shapes)
             ]
             _write(aside / OPTIMIZER, stored, names)
+
+
+def read_config(model: Path) -> tuple[str, Mapping[str, Mapping[str, Any]]]:
+    """Return the program and the settings of a model. Raise UnreadableError if its config.json is missing or invalid."""
+    path = model / CONFIG
+    try:
+        found = read_json(path)
+        return str(found["program"]), {section: dict(values) for section, values in found["recipe"].items()}
+    except OSError as error:
+        raise UnreadableError(f"cannot read the trained model's file {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UnreadableError(f"{path} has no valid entries `program` and `recipe`") from None
 
 
 def _write(path: Path, stored: StoredBoxes | AveragedBoxes, tensors: Sequence[tuple[str, int, str]]) -> None:

@@ -38,6 +38,7 @@ OF_TRAINER = (
     "source",
     "target",
     "resume",
+    "init_from",
     "save_strategy",
     "profile",
 )  # only for the bundled trainer
@@ -90,6 +91,7 @@ class RunOptions:
     source: Path | None = None  # with `target`, instead of `data`
     target: Path | None = None
     resume: str | None = None
+    init_from: str | None = None
     save_strategy: bool = False
     profile: bool = False
     # the run

@@ -5,7 +5,7 @@
 The other keys depend on the kind of record:
 
     a step          epoch, loss, learning_rate, tokens_per_s, step_s, memory_bytes, peak_memory_bytes, padding_share,
-                    data_s, compute_s, communication_s, bubble_s, model_flops, utilisation
+                    data_s, compute_s, communication_s, bubble_s, model_flops, utilisation, gradient_norm, clipped_share
     a validation    validation_loss, perplexity, bleu
     a pipeline      stage_busy, stage_predicted: lists of shares, one per stage
     a saved file    saved: "model"
@@ -60,6 +60,8 @@ class StepMetrics:
     bubble_s: float | None = None  # waiting for neighbouring pipeline stages
     model_flops: float | None = None  # per step, of all ranks together, without padding and recomputation
     utilisation: float | None = None  # `model_flops` / `step_s` as a share of the ranks' peak
+    gradient_norm: float | None = None  # of the full model, before clipping
+    clipped_share: float | None = None  # of the steps: those with a clipped gradient; None: gradients are not clipped
 
 
 @frozen

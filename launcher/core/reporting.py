@@ -50,7 +50,7 @@ def metric(step: Any, **values: Any) -> None:
     """Record measurements of a step. Only rank 0 writes them; the call has no effect on other ranks.
 
     `tlaunch report` and `top` show loss, learning_rate, tokens_per_s (of all ranks together), step_s, memory_bytes,
-    epoch, validation_loss, perplexity and bleu. Other names are only stored in the file.
+    epoch, gradient_norm, validation_loss, perplexity and bleu. Other names are only stored in the file.
     """
     with suppress(Exception):
         run_dir = os.environ.get(TLAUNCH_RUN_DIR)

@@ -35,7 +35,7 @@ class TrainConfig:
     device: str = setting("auto", "auto: accelerators if all local ranks have one, else CPU", choices=("auto", "cpu"))
     validate_every: int = setting(0, "steps between validations; 0 means only at the end", minimum=0)
     early_stopping: int = setting(
-        0, "end the training after this many validations in a row without a lower loss; 0 means never", minimum=0
+        0, "end the training after this many validations in a row without improvement; 0 means never", minimum=0
     )
     profile_steps: int = setting(
         0, "steps to trace with torch's profiler on every rank, after the first three", minimum=0, maximum=1_000_000
@@ -76,8 +76,8 @@ class CheckpointConfig:
 
     enabled: whether to save at intervals, at the last step and at SIGTERM
     every_steps, every_minutes: interval (MindSpore: save_checkpoint_steps, save_checkpoint_seconds); 0 means none
-    keep, keep_best: number of latest checkpoints to keep, and whether to keep the one with the lowest validation loss
-        (MindSpore: keep_checkpoint_max)
+    keep, keep_best: number of latest checkpoints to keep (MindSpore: keep_checkpoint_max), and whether to keep the one
+        with the best validation
     files: "owned" (each rank's optimizer state), "slices", "one_copy" or "integrated" (MindSpore: integrated_save)
     on_failure: "continue" or "stop" if a checkpoint cannot be written
     """
@@ -86,9 +86,7 @@ class CheckpointConfig:
     every_steps: int = setting(0, "steps between checkpoints, in addition to every_minutes; 0 means none", minimum=0)
     every_minutes: float = setting(10.0, "minutes between checkpoints; 0 means none", minimum=0)
     keep: int = setting(4, "number of latest checkpoints to keep", minimum=1, maximum=1_000_000)
-    keep_best: bool = setting(
-        False, "write a checkpoint at every validation, and also keep the one with the lowest loss"
-    )
+    keep_best: bool = setting(False, "write a checkpoint at every validation, and also keep the best one")
     files: str = setting(
         OWNED,
         "each rank writes its optimizer's part (owned) or model slice (slices); or each slice once; or a single file",

@@ -222,7 +222,17 @@ def part_shares(steps: Sequence[StepMetrics]) -> dict[str, float]:
     return shares
 
 
+def mean_of(steps: Sequence[StepMetrics], field: str) -> float | None:
+    """Return the mean of a field over the steps that have it, or None if no step has it."""
+    known = _known(steps, field)
+    return statistics.fmean(known) if known else None
+
+
 def median_of(steps: Sequence[StepMetrics], field: str) -> float | None:
     """Return the median of a field over the steps that have it, or None if no step has it."""
-    known = [value for step in steps if (value := getattr(step, field)) is not None]
+    known = _known(steps, field)
     return statistics.median(known) if known else None
+
+
+def _known(steps: Sequence[StepMetrics], field: str) -> list[float]:
+    return [value for step in steps if (value := getattr(step, field)) is not None]

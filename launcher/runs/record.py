@@ -79,6 +79,7 @@ class Recorded:
     max_restarts: int
     engine: str | None = None  # the external engine that started the ranks; None: tlaunch did
     continues: ResumedFrom | None = None
+    init_from: str | None = None  # the option
     # All devices of an elastic run, by their rank in the complete rank table.
     devices: tuple[RankPlace, ...] = ()
 
@@ -110,6 +111,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             engine=None if fields.get("engine") is None else decode(str, fields["engine"]),
             devices=_ascending(devices),
             continues=_continued(fields),
+            init_from=decode(str, found) if (found := fields.get("options", {}).get("init_from")) else None,
         )
 
 

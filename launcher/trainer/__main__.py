@@ -55,6 +55,7 @@ def _train(options: argparse.Namespace) -> None:
         output=options.output or (run.model if run else None),
         checkpoints=options.checkpoints or (run.checkpoints if run else None),
         resume=options.resume,
+        init_from=options.init_from,
         strategy=run.strategy if run and options.save_strategy is True else options.save_strategy,
         named=named_settings(recipe.config_called(options.config), options.settings),
     )
@@ -97,6 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoints", type=Path, help=checkpoints)
     resume = "checkpoint to resume from, or a directory: its newest complete checkpoint"
     parser.add_argument("--resume", type=Path, help=resume)
+    init_from = "model directory or checkpoint: initial weights and tokenizer, unless training resumes"
+    parser.add_argument("--init-from", type=Path, help=init_from)
     parser.add_argument(
         "--save-strategy",
         type=Path,

@@ -22,5 +22,6 @@ class Files:
     output: Path | None = None  # directory to create for the trained model; None: do not save it
     checkpoints: Path | None = None  # directory; None: write no checkpoints
     resume: Path | None = None  # a checkpoint or a directory of checkpoints
+    init_from: Path | None = None  # a model or a checkpoint: initial weights and tokenizer of a new training
     strategy: Path | None = None  # directory of the strategy reports; None: record no step
     named: frozenset[str] = frozenset()  # settings set on the command line or in a configuration file

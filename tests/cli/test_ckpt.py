@@ -19,7 +19,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
 def _checkpoint(launcher):
     """Gives a function that writes a checkpoint of a parameter of 2 x 3 to a run's directory."""
 
-    def write(run, step, *settings, mtime=None, validation_loss=None):
+    def write(run, step, *settings, mtime=None, validation_loss=None, validation_bleu=None, init_from=""):
         directory = launcher.directory / "runs" / run / "checkpoints" / f"step-{step}"
         directory.mkdir(parents=True)
         (directory.parents[1] / "run.json").write_text("{}")
@@ -32,7 +32,7 @@ def _checkpoint(launcher):
         facts = json.loads(json.dumps(asdict(load_settings(TransformerSettings, None, list(settings)))))
         files, shapes = {"rank0.safetensors": file, TOKENIZER: tokenizer}, {"head.weight": (2, 3)}
         known = (step, "transformer", facts, Layout(dp=2), "text", "", "F32", shapes, files)
-        index = Index(*known, validation_loss=validation_loss)
+        index = Index(*known, validation_loss=validation_loss, validation_bleu=validation_bleu, init_from=init_from)
         (directory / INDEX).write_text(index_text(index))
         if mtime is not None:
             os.utime(directory / INDEX, (mtime, mtime))
@@ -75,6 +75,48 @@ def test_the_best_of_each_run_is_marked(launcher, checkpoint):
     shown = [line.split() for line in launcher.call("ckpt", "ls", code=0).stdout.splitlines()]
     assert [line[-1] for line in shown if "best" in line] == list(map(str, reversed(best)))
     assert ", the best" not in launcher.call("ckpt", "ls", other, code=0).stdout
+
+
+def test_the_best_has_the_highest_bleu_if_that_is_the_metric(launcher, checkpoint):
+    for step, (loss, bleu) in enumerate([(2.0, 31.5), (1.0, 30.0)], start=1):
+        metric = ("train.best_metric=bleu", "train.bleu_sentences=9")
+        checkpoint("20260101-000000-a", step, *metric, validation_loss=loss, validation_bleu=bleu)
+    shown = launcher.call("ckpt", "ls", code=0).stdout
+    assert [line.partition("BLEU ")[2].split()[:3] for line in shown.splitlines()[1:]] == [
+        ["30.00", *shown.splitlines()[1].split()[-1:]], ["31.50,", "the", "best"],
+    ]  # fmt: skip
+
+
+def test_what_a_run_starts_from(launcher, checkpoint):
+    """A checkpoint, a run or a model; other sizes are refused before ranks start; a resumed run needs it no more."""
+    directory = checkpoint("20260101-000000-a", 5, "model.d_model=64", "data.source_length=40", "model.dropout=0.3")
+    sizes = ("--set", "model.d_model=64", "--set", "data.source_length=40")
+
+    def started_from(*words):
+        done = launcher.call("run", "--devices", 1, "--dry-run", "--json", *sizes, *words, code=0)
+        argv = json.loads(done.stdout)["ranks"][0]["argv"]
+        return Path(argv[argv.index("--init-from") + 1])
+
+    assert started_from("--init-from", "20260101-000000-a") == started_from("--init-from", directory) == directory
+    model = directory.parents[1] / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"")
+    (model / "tokenizer.model").write_bytes(b"t")
+    recipe = asdict(load_settings(TransformerSettings, None, list(sizes[1::2])))
+    (model / "config.json").write_text(json.dumps({"program": "transformer", "recipe": recipe}))
+    assert started_from("--init-from", "20260101-000000-a") == started_from("--init-from", model) == model
+    resumed = checkpoint("20260102-000000-b", 5, *sizes[1::2], init_from="/gone/model")
+    for words in ((), ("--init-from", "gone")):  # the tokenizer is that of the checkpoint
+        assert started_from(*words, "--resume", resumed) == Path("/gone/model")
+    refused = launcher.call("run", "--devices", 1, "--init-from", model, code=2).stderr
+    assert "model.d_model = 64 (this run: 128), data.source_length = 40 (this run: 32)" in refused
+    assert "hint: use `--set model.d_model=64 --set data.source_length=40`" in refused
+    started_from("--init-from", model, "--set", "model.positions=learned")
+    (model / "config.json").write_text(json.dumps({"program": "resnet50", "recipe": {}}))
+    assert "program resnet50" in launcher.call("run", "--devices", 1, "--init-from", model, code=2).stderr
+    assert "gone" in launcher.call("run", "--devices", 1, "--init-from", "gone", code=2).stderr
+    command = ("--init-from", model, "--", "true")
+    assert "with COMMAND (true): --init-from" in launcher.call("run", "--devices", 1, *command, code=2).stderr
 
 
 def test_what_one_holds(launcher, checkpoint):

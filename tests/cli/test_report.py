@@ -101,14 +101,22 @@ def test_the_summary_tells_figures_and_courses(runs, snapshot):
 def test_what_the_steps_went_into_is_told(launcher, runs, snapshot):
     runs.make("a")
     parts = {"step_s": 2.0, "compute_s": 1.0, "communication_s": 0.4, "bubble_s": 0.5, "data_s": 0.1}
-    more = {"padding_share": 0.125, "utilisation": 0.5, "memory_bytes": 1 << 20, "peak_memory_bytes": 3 << 20}
+    more = {
+        "gradient_norm": 1.25,
+        "clipped_share": 0.25,
+        "padding_share": 0.125,
+        "utilisation": 0.5,
+        "memory_bytes": 1 << 20,
+        "peak_memory_bytes": 3 << 20,
+    }
     runs.append("a", *({"step": step, "loss": 1.0, **parts, **more} for step in (1, 2)))
     runs.append("a", {"step": 2, "stage_busy": [0.9, 0.62], "stage_predicted": [0.95, 0.6]})
     assert runs.lines("a") == snapshot
     found = json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]
-    names = ("step_s", "step_shares", "padding_share", "utilisation", "stage_busy", "peak_memory_bytes")
+    names = ("step_s", "step_shares", "padding_share", "utilisation", "stage_busy", "peak_memory_bytes", "gradient_norm",
+        "clipped_share")  # fmt: skip
     shares = {"compute": 0.5, "communication": 0.2, "bubble": 0.25, "data": 0.05}
-    assert [found[name] for name in names] == [2.0, shares, 0.125, 0.5, [0.9, 0.62], 3 << 20]
+    assert [found[name] for name in names] == [2.0, shares, 0.125, 0.5, [0.9, 0.62], 3 << 20, 1.25, 0.25]
     runs.append("a", *({"step": step, "step_s": 1e308, "compute_s": 1e308} for step in range(3, 9)))
     assert gather(acted_run.RunDir(launcher.runs / "a")).totals.step_s is None
     assert "compute" not in "".join(runs.lines("a"))

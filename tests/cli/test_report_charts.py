@@ -43,12 +43,17 @@ def tips(svg):
 
 
 def test_every_quantity_with_a_value_has_a_chart():
-    found = steps(4.0, 3.0, learning_rate=1e-4, tokens_per_s=5000.0, memory_bytes=3 << 29)
+    found = steps(
+        4.0, 3.0, learning_rate=1e-4, tokens_per_s=5000.0, memory_bytes=3 << 29, gradient_norm=0.5, clipped_share=0.25
+    )
     charts = list(charts_of([Facts("a", found, [Validation(1, 0, 2, 2.5)])]))
-    assert [chart.title for chart in charts] == ["loss", "learning rate", "tokens/s", "memory of one rank (GiB)"]
+    assert [chart.title for chart in charts] == [
+        "loss", "learning rate", "gradient norm", "tokens/s", "memory of one rank (GiB)",
+    ]  # fmt: skip
     assert [series.label for series in charts[0].series] == ["training", "validation"]
     assert [series.values for series in charts[0].series] == [[4.0, 3.0], [2.5]]
-    assert charts[3].divisor == 2**30
+    assert charts[4].divisor == 2**30
+    assert charts[2].note == "The gradient was clipped in 25% of steps."
     assert [chart.title for chart in charts_of([Facts("a", steps(4.0))])] == ["loss"]
 
 

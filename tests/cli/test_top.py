@@ -303,6 +303,16 @@ def test_the_time_of_a_step_is_told_by_what_it_went_into(launcher):
     assert list(to_lines(steps[2:], 80, plain=False)) == []
 
 
+def test_the_norm_of_the_gradient_is_told_with_how_often_it_was_clipped():
+    steps = [
+        StepMetrics(1, 0, 1, gradient_norm=2.0, clipped_share=1.0),
+        StepMetrics(2, 0, 2, gradient_norm=0.5, clipped_share=0.0),
+    ]
+    [line] = to_lines(steps, 80, plain=True)
+    assert line.split()[:2] == ["gradient", "2"]
+    assert line.endswith(" 0.5        over 0.0 s, clipped in 50% of steps")
+
+
 def test_a_screen_is_filled_and_not_exceeded(launcher, terminal):
     leader, follower = terminal
     fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

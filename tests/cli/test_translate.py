@@ -244,7 +244,7 @@ def test_what_is_no_model_is_refused(launcher, trained):
     other.mkdir()
     (other / "model.safetensors").touch()
     assert "config.json" in launcher.call("translate", other, code=2).stderr
-    (other / "config.json").write_text('{"program": "resnet50"}')
+    (other / "config.json").write_text('{"program": "resnet50", "recipe": {}}')
     assert "belongs to the program resnet50" in launcher.call("translate", other, code=2).stderr
     config = json.loads((directory / "model" / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 
@@ -115,6 +116,55 @@ def test_a_restart_goes_on(whole, small_text, tmp_path, wait_until):
     assert re.search(r"^resumed: .*/checkpoints/step-\d+, after step \d+$", log, re.MULTILINE)
     assert {step: found[step] for step in losses} == losses
     assert len(found) == 100
+
+
+def test_a_run_starts_from_the_model_of_another(whole, small_text, tmp_path, wait_until):
+    """In any layout. Killed and restarted, or resumed when the model is gone, it equals the run that was not disturbed."""
+    _, runs_dir = whole
+    first = min(path for path in runs_dir.iterdir() if path.name != "latest")
+    source = tmp_path / "source"
+    shutil.copytree(first / "model", source / "model")
+    newest = shutil.copytree(checkpoints_in(first / "checkpoints")[0], source / f"step-{STEPS}")
+    text = tmp_path / "text"
+    text.mkdir()
+    for path in small_text.glob("*.txt"):
+        (text / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    steps = ("--set", "train.steps=60", "--set", "checkpoint.every_steps=4", "--set", "train.warmup_steps=10")
+    losses, log = train(tmp_path / "one", text, "--init-from", source / "model", "--devices", 1, *steps)
+    assert f"initial weights: {source / 'model'}" in log
+    assert f"tokenizer {source / 'model' / 'tokenizer.model'}" in log
+    other, _ = train(
+        tmp_path / "two", text, "--init-from", newest, "--devices", 2, "--pp", 2, *steps, "--set", "train.steps=3"
+    )
+    assert other.items() <= losses.items()
+    settings = [word for setting in SIZES for word in ("--set", setting)]
+    words = ["--data", text, *settings, *steps, "--init-from", source / "model", "--runs-dir", tmp_path / "runs"]
+    process = subprocess.Popen(
+        [*TLAUNCH, "run", "--devices", "1", "--max-restarts", "1", *map(str, words)], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    run = tmp_path / "runs" / "latest"
+    try:
+        wait_until(lambda: checkpoints_in(run / "checkpoints"), "a checkpoint")
+        os.kill(pid_of(run, 0), signal.SIGKILL)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, said
+    killed = (run / "device0" / "train.log").read_text()
+    assert len(re.findall(r"^resumed: ", killed, re.MULTILINE)) == 1
+    assert losses_in(killed) == losses
+    assert same_model(run / "model", tmp_path / "one" / "latest" / "model")
+    shutil.rmtree(source)
+    oldest = checkpoints_in(run / "checkpoints")[-1].resolve()
+    again = tlaunch("rerun", run.resolve(), "--resume", oldest)
+    assert again.returncode == 0, again.stderr
+    assert same_model(run / "model", tmp_path / "one" / "latest" / "model")
+    assert f"resumed: {oldest}" in log_of(run)
+
+
+def same_model(one, other):
+    return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
 def begin(runs_dir, text, *more):

@@ -70,6 +70,7 @@ def test_a_layout_that_fits_is_accepted(layout):
     (["train.minimum_rate=0.001"], "train.schedule = inverse_sqrt does not decay to it", "linear or cosine"),
     (["train.minimum_rate=1", "train.schedule=cosine"], "train.minimum_rate = 1 is above",
         "`--set train.minimum_rate=0.003` or a lower rate"),
+    (["train.best_metric=bleu"], "train.best_metric = bleu needs translations", "--set train.bleu_sentences=200"),
     (["train.early_stopping=3"], "train.early_stopping = 3 needs validation during", "--set train.validate_every=N"),
 ])  # fmt: skip
 def test_settings_without_effect_are_refused(settings, message, hint):

@@ -43,7 +43,7 @@ SAVED = Saved(1, 0, 4, "model")
     ('"validation_loss": 1e999', (Validation(1, 0, 4, math.nan),), None),
     ('"epoch": 1', (StepMetrics(1, 0, 4, epoch=1),), None),
     # A later version may write more, and another program less.
-    ('"loss": 2, "gradient_norm": 1.5', (STEP,), None),
+    ('"loss": 2, "weight_norm": 1.5', (STEP,), None),
     ('"accuracy": 30.1', (), None),
     ('"validation_loss": 3, "bleu": 30.1', (Validation(1, 0, 4, 3.0, None, 30.1),), None),
     ('"stage_busy": [0.5, 1]', (StageShares(1, 0, 4, (0.5, 1.0)),), None),

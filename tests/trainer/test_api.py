@@ -431,7 +431,7 @@ def test_weights_fit_the_network_that_was_given():
 
 
 def losses(text):
-    return [float(each) for each in re.findall(r"^epoch: \d+ step: \d+, loss is (\S+)$", text, re.MULTILINE)]
+    return [float(each) for each in re.findall(r"^epoch: \d+ step: \d+, loss is (\S+), ", text, re.MULTILINE)]
 
 
 def called_twice(self, source, label):
@@ -665,7 +665,9 @@ def test_a_training_that_goes_on_with_another_optimizer_says_so(tmp_path, capfd)
         capfd.readouterr()
         again = {"resume": tmp_path / "one" / "checkpoints", "output": tmp_path / str(beta2)}
         api.train(Net(), samples, steps=2, optimizer=api.AdamW(1e-3, beta2=beta2), **again, **common)
-        assert ("step-1 was written by optimizer = AdamW(" in capfd.readouterr().out) == is_told
+        told = capfd.readouterr().out
+        assert ("settings changed since step-1: train.steps 1 -> 2, train.optimizer AdamW(" in told) == is_told
+        assert "settings changed since step-1: train.steps 1 -> 2" in told
 
 
 def test_layers_that_two_stages_share_are_named_as_such():

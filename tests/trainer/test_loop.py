@@ -8,10 +8,19 @@ import signal
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from launcher.checkpoint.index import INDEX, SCHEMA_OF_VALIDATIONS, Validations, checkpoints_in, index_text, read_index
+from launcher.checkpoint.index import (
+    BLEU,
+    INDEX,
+    LOSS,
+    SCHEMA_OF_VALIDATIONS,
+    Validations,
+    checkpoints_in,
+    index_text,
+    read_index,
+)
 from launcher.checkpoint.same_settings import check_settings
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
@@ -28,6 +37,7 @@ from launcher.trainer.programs.loop import EarlyStopping, run
 from launcher.trainer.programs.network_program import NetworkResult
 from launcher.trainer.programs.program import Program, Validated
 from launcher.trainer.programs.strategy_recorder import StepRecorder
+from launcher.trainer.telemetry import metrics_writer
 from launcher.trainer.training_files import Files
 
 from .transformers import alone
@@ -37,8 +47,13 @@ MEAN = "running_mean"
 
 
 @frozen
+class TrainConfig(QuickstartTrainConfig):
+    best_metric: str = LOSS
+
+
+@frozen
 class Settings:
-    train: QuickstartTrainConfig = QuickstartTrainConfig()
+    train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     parallel: ParallelConfig = ParallelConfig()
 
@@ -49,9 +64,12 @@ class Line(Program):
     name = "line"
     dtype = torch.float64
     digest = "points"
+    clip_norm = 4.0
 
-    def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), rule=Momentum):
+    def __init__(self, settings, *, broken_at=None, overflows_at=None, errors=(), scores=None, rule=Momentum):
         self.settings, self._broken_at, self._overflows_at = settings, broken_at, overflows_at
+        self._scores = None if scores is None else list(scores)
+        self.best_metric = settings.train.best_metric
         self._errors, self.world = list(errors), alone()
         self.model = nn.Linear(1, 1).to(self.dtype)
         nn.init.zeros_(self.model.weight)
@@ -60,7 +78,8 @@ class Line(Program):
         self.shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
         placed = {name: Placement.uncut(shape) for name, shape in self.shapes.items()}
         momentum = rule(settings.train.momentum)
-        self.optimizer = ShardedOptimizer(parameters, placed, momentum, dp=ALONE, mp=ALONE, pp=ALONE)
+        axes = {"dp": ALONE, "mp": ALONE, "pp": ALONE}
+        self.optimizer = ShardedOptimizer(parameters, placed, momentum, clip_norm=self.clip_norm, **axes)
         self.buffers = {MEAN: torch.zeros(1, dtype=self.dtype)}
 
     def begin(self):
@@ -93,12 +112,14 @@ class Line(Program):
             self.buffers[MEAN].mul_(0.9).add_(batch.samples.mean(), alpha=0.1)
         if batch.step == self._overflows_at:
             self.model.bias.detach().fill_(math.inf)
-        return NetworkResult(float(loss.detach()), math.isfinite(norm), self.optimizer.votes)
+        return NetworkResult(float(loss.detach()), norm, self.optimizer.votes)
 
     def not_finite(self, batch, result):
         return TlaunchError(f"step {batch.step}: the loss is {result.loss}")
 
     def validate(self):
+        if self._scores is not None:
+            return Validated(1.0, "as given", bleu=self._scores.pop(0))
         if self._errors:
             return Validated(self._errors.pop(0), "as given")
         error = float((self.model.weight.detach() - 2).abs() + (self.model.bias.detach() - 1).abs())
@@ -115,14 +136,14 @@ class Line(Program):
 def settings_of(*, enabled=True, every_steps=2, keep=4, keep_best=False, **train):
     checkpoint = CheckpointConfig(enabled=enabled, every_steps=every_steps, keep=keep, keep_best=keep_best)
     config = {"epochs": 2, "batch_size": 32, "learning_rate": 0.1, "momentum": 0.9, **train}
-    return Settings(QuickstartTrainConfig(**config), checkpoint)
+    return Settings(TrainConfig(**config), checkpoint)
 
 
 @pytest.fixture(name="train")
 def _train(tmp_path, capsys):
     """Gives a function that trains as `python -m launcher.trainer` would, and returns program and lines."""
 
-    def train(settings, *, output=None, checkpoints="checkpoints", resume=None, **facts):
+    def train(settings, *, output=None, checkpoints="checkpoints", resume=None, init_from=None, **facts):
         made = []
 
         def make():
@@ -130,7 +151,7 @@ def _train(tmp_path, capsys):
             return made[0]
 
         output = None if output is None else tmp_path / output
-        files = Files(output=output, checkpoints=tmp_path / checkpoints, resume=resume)
+        files = Files(output=output, checkpoints=tmp_path / checkpoints, resume=resume, init_from=init_from)
         run(make, settings.checkpoint, alone(), files)
         return made[0], capsys.readouterr().out.splitlines()
 
@@ -140,6 +161,8 @@ def _train(tmp_path, capsys):
 def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, monkeypatch):
     """Its lines are the tutorials', and nothing tells of tokens or perplexity; the model has buffers, and no tokenizer."""
     monkeypatch.setenv(TLAUNCH_RUN_DIR, str(tmp_path / "run"))
+    monkeypatch.setattr(metrics_writer, "REST_S", 0.0)
+    monkeypatch.setattr(metrics_writer, "REST_SHARE", 0.0)
     (tmp_path / "run").mkdir()
     program, lines = train(settings_of(every_steps=4), output="model")
     told = [line for line in lines if not line.startswith("saved the checkpoint")]  # by a thread, whenever that is
@@ -157,6 +180,11 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     assert config["recipe"]["train"]["momentum"] == 0.9
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if record.get("loss") is not None]
+    for line, record in zip(told[1:7], steps, strict=True):
+        norm = record["gradient_norm"]
+        assert line.endswith(f", gradient norm {norm:.4g}{' (clipped to 4)' * (norm > 4)}")
+        assert record["clipped_share"] == (norm > 4)
+    assert {record["clipped_share"] for record in steps} == {0, 1}
     of_text = ("tokens_per_s", "padding_share", "model_flops")
     assert {record.get(name) for record in steps for name in of_text} == {None}
     [validation] = [record for record in records if "validation_loss" in record]
@@ -209,7 +237,7 @@ def test_validations_are_counted_over_an_interruption(train, tmp_path, step, is_
     shutil.copytree(tmp_path / "whole" / half.name, half)
     losses = LOSSES[step // 2 :]
     if is_due:
-        counting = EarlyStopping(3, read_index(tmp_path / "whole" / f"step-{step - 1}").validations)
+        counting = EarlyStopping(3, LOSS, read_index(tmp_path / "whole" / f"step-{step - 1}").validations)
         counting.missed()
         (half / INDEX).write_text(index_text(dataclasses.replace(read_index(half), validations=counting.validations)))
         losses = LOSSES[step // 2 - 1 :]
@@ -224,7 +252,7 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     """The run that resumes validates that state and records its loss, with and without early stopping."""
     train(stopping(every_steps=1, keep=1, steps=3, patience=patience))
     best = tmp_path / "checkpoints" / "step-3"
-    counting = EarlyStopping(patience, read_index(best).validations)
+    counting = EarlyStopping(patience, LOSS, read_index(best).validations)
     counting.missed()
     index = dataclasses.replace(read_index(best), validation_loss=None, validations=counting.validations)
     (best / INDEX).write_text(index_text(dataclasses.replace(index, schema=SCHEMA_OF_VALIDATIONS)))
@@ -233,6 +261,73 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     assert [path.name for path in checkpoints_in(best.parent)] == ["step-8" if patience == 0 else "step-6", "step-3"]
     assert read_index(best).validation_loss == 0.5
     assert not read_index(best).validations.is_due
+
+
+# BLEU after each second step; three in a row without a higher one.
+SCORES = [10.0, 20.0, 20.0, 30.5, 30.0, 20.0, 29.0, 40.0]
+
+
+def test_the_best_bleu_decides_if_it_is_the_metric(train, tmp_path):
+    """When the training ends and which checkpoint is kept, also over an interruption; another metric counts anew."""
+    by_bleu = {"keep": 1, "keep_best": True, "best_metric": BLEU}
+    _, lines = train(stopping(**by_bleu, steps=8), scores=SCORES)
+    _, lines = train(stopping(**by_bleu), scores=SCORES[4:])
+    assert sum(line.startswith("epoch: ") for line in lines) == 6
+    assert "ended early: 3 validations in a row have no higher BLEU; the highest BLEU is 30.50" in lines
+    newest, best = (read_index(path) for path in checkpoints_in(tmp_path / "checkpoints"))
+    assert (newest.step, newest.validation_bleu, newest.validations) == (
+        14,
+        29.0,
+        Validations(None, 3, highest_bleu=30.5),
+    )
+    assert (best.step, best.validation_bleu, best.validation_loss) == (8, 30.5, 1.0)
+    _, lines = train(stopping(keep=1, steps=16), errors=[2.0])
+    assert sum(line.startswith("epoch: ") for line in lines) == 2
+    assert read_index(checkpoints_in(tmp_path / "checkpoints")[0]).validations == Validations(2.0)
+
+
+def test_a_changed_setting_is_reported(train):
+    train(settings_of(steps=2))
+    _, lines = train(settings_of(steps=4))
+    assert "settings changed since step-2: train.steps 2 -> 4" in lines
+    _, lines = train(settings_of(steps=4, learning_rate=0.05, momentum=0.5))
+    assert "settings changed since step-4: train.learning_rate 0.1 -> 0.05, train.momentum 0.9 -> 0.5" in lines
+    _, lines = train(settings_of(steps=4))
+    assert not any(line.startswith("settings changed") for line in lines)
+
+
+def test_a_training_starts_from_the_weights_of_another(train, tmp_path):
+    """And its buffers, but not from its moments and steps; a restart, before or after a checkpoint, changes nothing."""
+    first, _ = train(settings_of(steps=4), output="model", checkpoints="first")
+    still = settings_of(steps=1, learning_rate=0.0)
+    for source in (tmp_path / "model", tmp_path / "first" / "step-4"):
+        program, lines = train(still, init_from=source, checkpoints=source.name)
+        assert f"initial weights: {source}" in lines
+        assert torch.equal(program.model.weight, first.model.weight)
+        whole, _ = train(settings_of(), init_from=source, checkpoints=f"whole {source.name}")
+        train(settings_of(steps=4), init_from=source, checkpoints=f"half {source.name}")
+        again, lines = train(settings_of(), init_from=source, checkpoints=f"half {source.name}")
+        assert sum(line.startswith("epoch: ") for line in lines) == 2
+        assert not any("initial weights" in line for line in lines)
+        assert all(torch.equal(tensor, again.weights()[name]) for name, tensor in whole.weights().items())
+    fresh, _ = train(settings_of(), checkpoints="fresh")
+    assert not torch.equal(fresh.weights()[MEAN], whole.weights()[MEAN])
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda model: (model / "model.safetensors").write_bytes(b"junk"), "is damaged"),
+    (lambda model: (model / "model.safetensors").unlink(), "No such file"),
+    (lambda model: (model / "config.json").write_text("{}"), "no valid entries"),
+    (lambda model: (model / "config.json").unlink(), "cannot read"),
+    (lambda model: save_file({"bias": torch.zeros(1)}, model / "model.safetensors"), "no such tensor"),
+    (lambda model: save_file({"weight": torch.zeros(2, 1)}, model / "model.safetensors"), r"the shape \(2, 1\)"),
+    (lambda model: (model / "config.json").write_text('{"program": "circle", "recipe": {}}'), "the program circle"),
+])  # fmt: skip
+def test_a_model_that_does_not_fit_is_refused(train, tmp_path, damage, message):
+    train(settings_of(steps=2), output="model", checkpoints="first")
+    damage(tmp_path / "model")
+    with pytest.raises(TlaunchError, match=message):
+        train(settings_of(), init_from=tmp_path / "model", checkpoints="second")
 
 
 def test_a_checkpoint_of_another_run_is_not_changed(train, tmp_path):

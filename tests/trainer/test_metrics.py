@@ -36,7 +36,10 @@ def under(directory, attempt=0):
 
 
 def step(metrics, number, *, seconds=0.5, tokens=100, loss=2.0, learning_rate=1e-3, epoch=1, is_last=False, **more):
-    measured = {"tokens": tokens, "padding_share": 0.25, "model_flops": 1e6, "loss": loss, **more}
+    measured = {
+        "tokens": tokens, "padding_share": 0.25, "model_flops": 1e6, "loss": loss, "gradient_norm": 0.5,
+        "is_clipped": False, **more,
+    }  # fmt: skip
     spent = StepTime(seconds, communication_s=0.2 * seconds, bubble_s=0.1 * seconds, data_s=0.05 * seconds)
     metrics.stepped(number, spent, epoch=epoch, learning_rate=learning_rate, is_last=is_last, **measured)
 
@@ -98,13 +101,25 @@ def test_a_record_has_the_means_of_its_steps(tmp_path, monkeypatch):
     )
     metrics = Metrics(under(tmp_path), CPU, ranks=2, dtype=torch.float64)
     step(metrics, 1)
-    step(metrics, 2, seconds=1.0, padding_share=0.5, model_flops=1e6)
+    step(metrics, 2, seconds=1.0, padding_share=0.5, model_flops=1e6, gradient_norm=3.0, is_clipped=True)
     step(metrics, 3, seconds=3.0, padding_share=0.1, model_flops=5e6, is_last=True)
     found = read_metrics(tmp_path / "metrics.jsonl").steps[-1]
     assert (found.step_s, found.padding_share, found.model_flops) == (2.0, pytest.approx(0.3), 3e6)
     assert (found.communication_s, found.bubble_s, found.data_s) == pytest.approx((0.4, 0.2, 0.1))
     assert found.compute_s == pytest.approx(1.3)
     assert found.utilisation == pytest.approx(3e6 / 2.0 / (2 * 5e6))
+    assert (found.gradient_norm, found.clipped_share) == (1.75, 0.5)
+
+
+def test_a_gradient_that_is_not_finite_has_its_own_record(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics_module, "REST_S", 3600.0)
+    metrics = Metrics(under(tmp_path), CPU)
+    for number, norm in enumerate((1.0, 2.0, 4.0, math.inf), start=1):
+        step(metrics, number, gradient_norm=norm, is_clipped=None)
+    found = read_metrics(tmp_path / "metrics.jsonl").steps
+    assert [(each.step, each.gradient_norm, each.clipped_share) for each in found] == [
+        (1, 1.0, None), (3, 3.0, None), (4, None, None),
+    ]  # fmt: skip
 
 
 def test_what_a_rank_can_do_is_measured_on_cpus_alone():
@@ -210,7 +225,7 @@ def test_tensorboard_shows_the_same(tmp_path, no_rest, board):
         ("loss/train", "loss"), ("step/seconds", "step_s"),
         *((f"step/{name}", name) for name in ("data_s", "compute_s", "communication_s", "bubble_s")),
         *((name, name) for name in ("learning_rate", "tokens_per_s", "memory_bytes", "peak_memory_bytes")),
-        *((name, name) for name in ("padding_share", "model_flops", "utilisation")),
+        *((name, name) for name in ("padding_share", "model_flops", "utilisation", "gradient_norm", "clipped_share")),
     ):  # fmt: skip
         assert shown.pop(tag) == [
             (pytest.approx(each.time_ns / 1e9), each.step, pytest.approx(getattr(each, name), rel=1e-6))

@@ -1,8 +1,12 @@
 """Byte-pair encoding, trained once and kept."""
 
-import pytest
+import io
 
-from launcher.core.errors import UsageError
+import pytest
+import sentencepiece
+
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer, train_tokenizer
 from launcher.trainer.model.transformer import BEGIN, END, PAD, UNKNOWN
 
@@ -67,3 +71,51 @@ def test_a_damaged_tokenizer_is_trained_again(size, capfd):
 
 def test_long_lines_are_learnt_from(tmp_path):
     assert Tokenizer(train_tokenizer(["le chat noir dort " * 400] * 2, 320)).size > 260
+
+
+def trained_elsewhere(**ids):
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES),
+        model_writer=written,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **ids,
+    )
+    return written.getvalue()
+
+
+OURS = {"pad_id": PAD, "unk_id": UNKNOWN, "bos_id": BEGIN, "eos_id": END}
+
+
+def test_a_tokenizer_of_other_tools_serves_if_its_ids_do(tmp_path):
+    path = tmp_path / "spm.model"
+    path.write_bytes(trained_elsewhere(**OURS, eos_piece="<end>"))
+    size = Tokenizer(path.read_bytes()).size
+    check_tokenizer(path, size)
+    with pytest.raises(UsageError, match=f"has {size} tokens, but model.vocabulary_size = {size - 1}") as error:
+        check_tokenizer(path, size - 1)
+    assert f"--set model.vocabulary_size={size}" in error.value.hint
+
+
+@pytest.mark.parametrize(("ids", "told"), [
+    ({}, "pad = -1, unk = 0, bos = 1, eos = 2, but the Transformer needs pad = 0, unk = 1, bos = 2, eos = 3"),
+    ({**OURS, "bos_id": -1, "eos_id": 2}, "bos = -1, eos = 2"),
+])  # fmt: skip
+def test_a_tokenizer_with_other_special_ids_is_refused(tmp_path, ids, told):
+    path = tmp_path / "spm.model"
+    path.write_bytes(trained_elsewhere(**ids))
+    with pytest.raises(UsageError) as error:
+        check_tokenizer(path, 1000)
+    assert told in error.value.message
+    assert "--pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3" in error.value.hint
+
+
+@pytest.mark.parametrize("content", [None, b"", b"text", b"\x0a\xff\xff", trained_elsewhere(**OURS)[:-200]])
+def test_what_is_not_a_tokenizer_is_refused(tmp_path, content):
+    path = tmp_path / "spm.model"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UnreadableError, match="No such file" if content is None else "not a sentencepiece model"):
+        check_tokenizer(path, 1000)

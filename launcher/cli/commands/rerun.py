@@ -47,7 +47,7 @@ missing.
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _COMMANDS = re.compile(r"-[a-z]*c")  # a shell's option before a command line
-PATHS = ("rank_table", "config", "data", "source", "target", "resume")  # relative to the current directory
+PATHS = ("rank_table", "config", "data", "source", "target", "resume", "init_from")  # relative to the current directory
 
 
 class _Rerun(TakesCommand):

@@ -143,8 +143,7 @@ def _lines(
 
 def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
     progress = state.progress
-    if recorded.continues is not None:
-        yield f"  continues {continued_from(recorded.continues)}"
+    yield from _origin(recorded)
     if state.part is not None:
         rest = "the other servers" if recorded.engine else "the launcher's machine"
         yield f"  only this server's part is shown, {rank_list(state.part)}; for the others run `tlaunch status` on {rest}"
@@ -170,6 +169,13 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         yield f"  elastic: attempt {progress.current.number} with {allotment.layout} on {where}"
     if progress.current.slow and state.state.going_on:
         yield f"  slower than the others: {rank_list(progress.current.slow)}"
+
+
+def _origin(recorded: Recorded) -> Iterator[str]:
+    if recorded.continues is not None:
+        yield f"  continues {continued_from(recorded.continues)}"
+    if recorded.init_from is not None:
+        yield f"  initial weights from {one_line(recorded.init_from)}"
 
 
 def _columns(state: RunState) -> tuple[Column[RankStatus], ...]:

@@ -58,6 +58,7 @@ class LaunchOptions(TypedDict, total=False):
     source: str | os.PathLike[str] | None
     target: str | os.PathLike[str] | None
     resume: str | os.PathLike[str] | None
+    init_from: str | os.PathLike[str] | None
     save_strategy: bool
     profile: bool
     runs_dir: str | os.PathLike[str] | None
@@ -219,10 +220,10 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["env"] = _pairs(given["env"] or {})
     if not isinstance(given["console"], str | int):
         given["console"] = ",".join(map(str, given["console"]))
-    for name in ("rank_table", "data", "source", "target", "resume", "runs_dir"):
+    for name in ("rank_table", "data", "source", "target", "resume", "init_from", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))
-            given[name] = path if name == "resume" else Path(path)
+            given[name] = path if name in {"resume", "init_from"} else Path(path)
     for name, example in LISTS.items():
         if name != "preload" or given[name] is not None:
             given[name] = _texts(name, given[name], example)

@@ -125,11 +125,13 @@ class ProjectFile:
         """Return True if the value is a path. For an option that also takes names, the path must exist."""
         if option.name == "config":
             return os.path.isfile(self.path.parent / value)  # noqa: PTH113 - Path.is_file raises for long names
-        if option.name == "resume":
+        if option.name in {"resume", "init_from"}:
+            from launcher.checkpoint.file_layout import MODEL  # rarely needed
             from launcher.checkpoint.index import checkpoints_in, is_checkpoint  # rarely needed
 
             place = self.path.parent / value
             is_there = is_checkpoint(place) or checkpoints_in(place) or os.path.isfile(RunDir(place).run_json)  # noqa: PTH113
+            is_there = is_there or os.path.isfile(place / MODEL)  # noqa: PTH113 - as above
             return value not in {"", AUTO} and bool(is_there)
         return isinstance(option.type, click.Path)
 

@@ -172,6 +172,10 @@ RUN_GROUPS = {
             help="Resume from a checkpoint, or from the newest complete checkpoint of a run or directory. With auto, use the newest checkpoint of any run with the same settings.",
         ),
         click.option(
+            "--init-from", type=NAME_OR_PATH, metavar="MODEL|RUN|CHECKPOINT", shell_complete=complete_runs_or_files,
+            help="Start a new training from the weights and the tokenizer of a trained model. For a run, this is its final model, or else its newest checkpoint.",
+        ),
+        click.option(
             "--save-strategy", is_flag=True,
             help="Record the operators, layouts and collectives of every rank in one training step. `tlaunch plan operators` shows the record.",
         ),

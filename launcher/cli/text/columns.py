@@ -157,6 +157,11 @@ def step_time(step_s: float | None, shares: Mapping[str, float]) -> str:
     return f"{seconds}: {parts}" if parts else seconds
 
 
+def clipped_text(share: float | None) -> str:
+    """Return the share of steps with a clipped gradient as text to append to the gradient norm, or "" if unknown."""
+    return "" if share is None else f", clipped in {number(share, '.0%')} of steps"
+
+
 def _short(text: str, value: float) -> str:
     if len(text) <= MAX_NUMBER_CHARS:
         return text

@@ -1,19 +1,22 @@
-"""Resolve the checkpoint references of `--resume` and `tlaunch ckpt`."""
+"""Resolve the checkpoints and models that `--resume`, `--init-from` and `tlaunch ckpt` refer to."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.dcp import DCP_METADATA
-from launcher.checkpoint.index import Index, checkpoints_in, is_checkpoint, readable, step_named, written_ns
+from launcher.checkpoint.file_layout import MODEL
+from launcher.checkpoint.index import Index, checkpoints_in, is_checkpoint, read_index, readable, step_named, written_ns
+from launcher.checkpoint.initial_model import check_initial
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.same_settings import check_settings, difference_text, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
-from launcher.core.errors import UnreadableError
+from launcher.core.errors import TlaunchError, UnreadableError
 from launcher.core.machine.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import LATEST, RunDir
@@ -50,11 +53,17 @@ def _newest_fitting(
 ) -> tuple[Path | None, str]:
     """Return the directory of the newest checkpoint with these settings, or None and how the nearest one differs."""
     data = " ".join(str(path.absolute()) for path in options.data_paths)
+    init_from = "" if options.init_from is None else str(resolve_model(options.runs_dir, options.init_from))
     found: list[tuple[list[str], Path]] = []
     for path, index in _indexed(options.runs_dir):
         differences = list(differing_settings(index, settings, named, defaults=defaults))
-        if index.data != data:
-            differences.append(("--data", index.data or PACKAGED_DATA, data or PACKAGED_DATA))
+        for name, theirs, ours, absent in (
+            ("--data", index.data, data, PACKAGED_DATA),
+            ("--init-from", index.init_from, init_from, "none"),
+            ("data.tokenizer", _tokenizer(index.settings), _tokenizer(settings), "none"),
+        ):
+            if theirs != ours:
+                differences.append((name, theirs or absent, ours or absent))
         if index.program == program:
             found.append(([*map(difference_text, differences)], path))
     if not found:
@@ -63,6 +72,46 @@ def _newest_fitting(
     if not differing:
         return nearest.parent, ""  # the directory, so that ranks can skip a damaged checkpoint
     return None, f"{nearest.name} of {escaped(nearest.parents[1].name)} differs in {some_of(differing, SHOWN)}"
+
+
+def initial_words(
+    options: RunOptions,
+    continues: ResumedFrom | None,
+    program: str,
+    settings: Mapping[str, Any],
+    defaults: Mapping[str, Mapping[str, Any]],
+) -> tuple[str, ...]:
+    """Return the trainer's option for its initial model, or no words. `continues` is the checkpoint to resume from.
+
+    Raises UnreadableError if the model is missing or damaged, and UsageError if it does not fit the settings.
+    """
+    if continues is not None:  # its initial model may be gone; ranks use the tokenizer of the checkpoint
+        source = read_index(continues.checkpoint).init_from
+    elif options.init_from is None:
+        return ()
+    else:
+        model = resolve_model(options.runs_dir, options.init_from)
+        check_initial(model, program, settings, defaults)
+        source = str(model)
+    return ("--init-from", source) if source else ()
+
+
+def _tokenizer(settings: Mapping[str, Any]) -> Any:
+    return settings.get("data", {}).get("tokenizer", "")
+
+
+def resolve_model(runs_dir: Path, reference: str) -> Path:
+    """Return the directory of a trained model, or a checkpoint. `reference` is a model directory, a run or a checkpoint.
+
+    For a run, this is its final model, or its newest checkpoint if there is no model yet. Raises UnreadableError if
+    there is neither, and UsageError if `reference` is a prefix of several run names.
+    """
+    places = [Path(reference), runs_dir / reference] if reference else []
+    with suppress(TlaunchError):  # the reference may be a checkpoint
+        places.append(find_run(runs_dir, reference).model)
+    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
+    found = (place for place in map(_of_its_run, places) if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
+    return (next(found, None) or resolve_checkpoints(runs_dir, reference)[0]).absolute()
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:

@@ -90,6 +90,10 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
         notes += (f"note: checkpoint.enabled is false, so each restart trains {begins}",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
+    if continues is not None or options.init_from is not None:
+        from launcher.cli.training.resume import initial_words  # only for --resume and --init-from
+
+        argv += initial_words(options, continues, recipe.name, asdict(settings), asdict(recipe.settings()))
     return TrainerCommand(tuple(argv), recipe.name, layout, continues, (*notes, *more))
 
 

@@ -10,20 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import checkpoints_in, is_checkpoint, read_index, readable
-from launcher.checkpoint.model_merge import CONFIG, merge
+from launcher.checkpoint.model_merge import merge, read_config
 from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.cli.text.progress_bar import progress_bar
 from launcher.cli.text.stdout import say
-from launcher.cli.training.resume import resolve_checkpoints
+from launcher.cli.training.resume import resolve_model
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
-from launcher.core.codec import read_json
-from launcher.core.errors import EXIT_OK, TlaunchError, UnreadableError, UsageError, exit_code_of
+from launcher.core.errors import EXIT_OK, TlaunchError, UsageError, exit_code_of
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
 from launcher.logs.terminal import escaped
-from launcher.runs.store import find_run
 
 MODULE = "launcher.trainer.decode"
 
@@ -79,21 +76,15 @@ PROGRAM = "transformer"  # the recipe of translation models
 def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, str]]:
     """Yield the directory of a trained translation model, and its name for messages.
 
-    `reference` is a model directory, a run or a checkpoint. For a run, its final model is used, or its newest
-    checkpoint if there is no model yet. A checkpoint of any layout is merged into a temporary directory, removed
+    `reference` is as in `resolve_model`. A checkpoint of any layout is merged into a temporary directory, removed
     afterwards. Raises UnreadableError if the model is missing or damaged, and UsageError if it belongs to another
     program.
     """
-    places = [Path(reference), runs_dir / reference] if reference else []
-    with suppress(TlaunchError):  # the reference may be a checkpoint
-        places.append(find_run(runs_dir, reference).model)
-    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
-    found = (place.absolute() for place in places if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
-    if (model := next(found, None)) is not None:
-        _check_program(_program_of(model / CONFIG), model)
-        yield model, str(model)
+    checkpoint = resolve_model(runs_dir, reference)
+    if not is_checkpoint(checkpoint):
+        _check_program(read_config(checkpoint)[0], checkpoint)
+        yield checkpoint, str(checkpoint)
         return
-    checkpoint = resolve_checkpoints(runs_dir, reference)[0]
     index = read_index(checkpoint)
     _check_program(index.program, checkpoint)
     with tempfile.TemporaryDirectory(prefix="tlaunch-model-") as directory:
@@ -106,18 +97,8 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
 def has_translation_model(run: RunDir) -> bool:
     """Return whether `translation_model` finds a model or a checkpoint in the directory of a run."""
     with suppress(TlaunchError):
-        return _program_of(run.model / CONFIG) == PROGRAM
+        return read_config(run.model)[0] == PROGRAM
     return any(index.program == PROGRAM for _, index in readable(checkpoints_in(run.checkpoints)[:1]))
-
-
-def _program_of(config: Path) -> str:
-    try:
-        program = read_json(config)["program"]
-    except OSError as error:
-        raise UnreadableError(f"cannot read the trained model's file {config}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise UnreadableError(f"{config} has no valid entry `program`") from None
-    return str(program)
 
 
 def _check_program(program: str, path: Path) -> None:

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.checkpoint.index import BLEU
 from launcher.core.errors import RefusedError, RefusedLayoutError, UsageError
 from launcher.core.records import Layout
+from launcher.core.resources import at_home
 from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
 from launcher.corpus.sample import LANGUAGES
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
+from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import FALLING, TransformerSettings, TransformerTrainConfig
 
 # The only values that transformers' MarianMTModel computes.
@@ -54,6 +57,11 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     _check_rates(settings.train)
     check_clip_norm("train.clip_norm", settings.train.clip_norm)
     check_early_stopping(settings.train)
+    if settings.train.best_metric == BLEU and not settings.train.bleu_sentences:
+        raise UsageError(
+            "train.best_metric = bleu needs translations at each validation, but train.bleu_sentences = 0",
+            hint="use `--set train.bleu_sentences=200`, or `--set train.best_metric=loss`",
+        )
     batch_tokens, longest = settings.train.batch_tokens, settings.data.target_length
     if 0 < batch_tokens < 2 * longest:
         raise UsageError(
@@ -78,8 +86,11 @@ def with_data(settings: TransformerSettings, data: Sequence[Path]) -> Transforme
 def check_data(settings: TransformerSettings, data: Sequence[Path]) -> None:
     """Raise an error if `data` starts with malformed lines or has too few pairs. No data means the packaged sample.
 
-    Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits` and `count_first_pairs`.
+    Raises UsageError if the pairs do not fill a batch, and the errors of `find_splits`, `count_first_pairs` and
+    `check_tokenizer`.
     """
+    if settings.data.tokenizer:
+        check_tokenizer(Path(at_home(settings.data.tokenizer)), settings.model.vocabulary_size)
     if not data:
         return
     splits, train = find_splits(data, settings.data.languages), settings.train

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from launcher.checkpoint.index import BLEU, LOSS
 from launcher.core.frozen import frozen
 from launcher.recipes.settings import setting
 from launcher.recipes.train import CheckpointConfig, ParallelConfig, TrainConfig
 
+BEST_METRICS = (LOSS, BLEU)
+TOKEN_IDS = {"pad": 0, "unk": 1, "bos": 2, "eos": 3}  # of special tokens, as sentencepiece calls them
 FALLING = ("linear", "cosine")  # schedules that need the number of the last step
 
 
@@ -52,6 +55,7 @@ class DataConfig:
     normalise: bool = setting(
         True, "normalise text (NFC), drop invisible characters and merge spaces, in training and translation"
     )
+    tokenizer: str = setting("", "sentencepiece model to use; empty: train one on the training pairs")
     source_length: int = setting(
         32,
         "maximum tokens of a source sentence, including its end mark; longer ones are truncated",
@@ -106,6 +110,11 @@ class TransformerTrainConfig(TrainConfig):
     device: str = TrainConfig.device
     validate_every: int = TrainConfig.validate_every
     early_stopping: int = TrainConfig.early_stopping
+    best_metric: str = setting(
+        "loss",
+        "measure of improvement, for early_stopping and checkpoint.keep_best; bleu needs bleu_sentences",
+        choices=BEST_METRICS,
+    )
     profile_steps: int = TrainConfig.profile_steps
     bleu_sentences: int = setting(
         0, "sentences translated greedily at each validation to compute BLEU; 0: none", minimum=0, maximum=1_000_000

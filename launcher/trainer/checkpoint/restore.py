@@ -25,7 +25,7 @@ from launcher.checkpoint.index import (
     is_checkpoint,
     read_index,
 )
-from launcher.checkpoint.same_settings import check_settings
+from launcher.checkpoint.same_settings import changed_settings, check_settings
 from launcher.checkpoint.tensors import files_to_read
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.text import some_of
@@ -34,6 +34,7 @@ from launcher.trainer.checkpoint.checkpoint_files import StoredTensors
 from launcher.trainer.checkpoint.state import NONE, State, Training, check_finite, shapes_of
 from launcher.trainer.parallel.world import World
 from launcher.trainer.telemetry.heartbeat import getting_on
+from launcher.trainer.training_files import Files
 
 SHOWN = 4  # names of checkpoints in a message
 
@@ -52,6 +53,16 @@ def candidates_at(path: Path) -> list[Path]:
             f"{path}: no checkpoint found", hint="pass a checkpoint such as checkpoints/step-120, or a run directory"
         )
     return found
+
+
+def candidates_of(files: Files) -> list[Path]:
+    """Return the checkpoints that a training can resume from: its own, newest first, then those in `files.resume`.
+
+    Raises:
+        UnreadableError: there are none in `files.resume`.
+    """
+    own = [] if files.checkpoints is None else checkpoints_in(files.checkpoints)
+    return own + ([] if files.resume is None else candidates_at(files.resume))
 
 
 def restore(
@@ -75,14 +86,12 @@ def restore(
     damage = None
     for path in paths:
         try:
-            index = _index_of_all(path, world)
-            files = _good_files(path, index, world)
+            index = index_of_all(path, world)
+            files = good_files(path, index, world)
             _check_same(path, index, training, state.kinds, buffers)
-            theirs, ours = (each.get("train", {}).get("optimizer") for each in (index.settings, training.settings))
-            if theirs != ours and None not in {theirs, ours} and world.is_first:
-                words = f"{path.name} was written by optimizer = {theirs}; optimizer = {ours} continues from its state"
-                print(words, flush=True)
-            world.while_others_wait(partial(_read, path, index, files, state, buffers))
+            if world.is_first and (changed := ", ".join(changed_settings(index, training.settings))):
+                print(f"settings changed since {path.name}: {changed}", flush=True)
+            world.while_others_wait(partial(read_values, path, index, files, state, buffers))
             try:
                 world.while_others_wait(partial(check_finite, state, str(path)))
             except TlaunchError as error:  # raised on every rank
@@ -114,7 +123,7 @@ def _none_complete(paths: Sequence[Path], damage: str, world: World) -> Unreadab
     )
 
 
-def _index_of_all(checkpoint: Path, world: World) -> Index:
+def index_of_all(checkpoint: Path, world: World) -> Index:
     """Read the index on rank 0, and return it on every rank. A read error is raised on every rank."""
 
     def read() -> bytes:
@@ -129,7 +138,7 @@ def _index_of_all(checkpoint: Path, world: World) -> Index:
     return index_of(content, checkpoint / INDEX)
 
 
-def _good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
+def good_files(checkpoint: Path, index: Index, world: World) -> dict[str, PartFile]:
     """Return intact files that together contain all boxes. Ranks share the checks, and rank 0 prints damaged files.
 
     Raise a DamagedError on every rank if no intact file contains a box.
@@ -166,7 +175,7 @@ def _check_same(
     tokenizer = index.files[TOKENIZER].sha256 if TOKENIZER in index.files else None
     if index.text != training.text or tokenizer != training.tokenizer_digest:
         other = "different data" if index.text != training.text else "a different tokenizer"
-        hint = "use the same data"
+        hint = "use the same data" if index.text != training.text else "use the same data and data.tokenizer"
         left_as_it_was = "normalise" not in index.settings.get("data", {})
         if index.text == training.text and left_as_it_was and training.settings.get("data", {}).get("normalise"):
             hint = "set data.normalise=false: the version that wrote the checkpoint did not normalise text"
@@ -180,15 +189,24 @@ def _check_same(
         raise UsageError(f"{path} is from a different optimizer: expected state {ours}, but found {theirs}")
 
 
-def _read(
-    checkpoint: Path, index: Index, files: Mapping[str, PartFile], state: State, buffers: Mapping[str, Tensor]
+def read_values(
+    checkpoint: Path,
+    index: Index,
+    files: Mapping[str, PartFile],
+    state: State,
+    buffers: Mapping[str, Tensor],
+    *,
+    only_weights: bool = False,
 ) -> None:
+    """Copy this rank's values in a checkpoint to `state` and `buffers`. With `only_weights`, keep the optimizer state."""
     tensor_files = {name: file for name, file in files.items() if name != BUFFERS}
     stored = StoredTensors(checkpoint, tensor_files, index.dtype, index.kinds)
     for wanted in state.owned_boxes():
         getting_on()
         for here, found in stored.pieces(wanted.name, wanted.box):
-            for target, values in zip(wanted.values, found, strict=True):
+            for target, values in zip(
+                wanted.values[:1] if only_weights else wanted.values, found, strict=not only_weights
+            ):
                 target[here].copy_(torch.from_numpy(values.copy()))
     if not buffers:
         return

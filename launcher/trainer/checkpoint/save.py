@@ -67,12 +67,13 @@ class CheckpointWriter:
         *,
         buffers: Mapping[str, Tensor] = NONE,
         validation_loss: float | None = None,
+        validation_bleu: float | None = None,
         validations: Validations = NOT_VALIDATED,
     ) -> None:
         """Wait for the previous checkpoint. Then start to write this rank's part of `state` after `step`.
 
         `buffers` are floating-point tensors, and rank 0's are written. `validation_loss` is recorded if it is finite.
-        `validations` are recorded unchanged.
+        `validation_bleu` and `validations` are recorded unchanged.
 
         Raises:
             TlaunchError: on every rank, if the previous checkpoint could not be written.
@@ -92,7 +93,7 @@ class CheckpointWriter:
         loss = validation_loss if validation_loss is not None and math.isfinite(validation_loss) else None
         kept = {name: buffer.detach().to("cpu", state.state_dtype, copy=True) for name, buffer in buffers.items()}
         part = Part(state.kinds, boxes, self._buffer_KN, kept)
-        self._writing = Writing(self._plan, step, part, loss, validations)
+        self._writing = Writing(self._plan, step, part, loss, validation_bleu, validations)
 
     def finish(self) -> int | None:
         """Wait until the pending checkpoint is complete. Return its step, or None if no checkpoint is pending.

@@ -49,6 +49,7 @@ class Training:
     data: str
     shapes: Mapping[str, tuple[int, ...]]
     tokenizer: bytes | None  # None: no tokenizer
+    init_from: str = ""  # path of the model that the training started from; "": random weights
     named: frozenset[str] = frozenset()  # settings that the user has set
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of all settings; older checkpoints may lack some
 

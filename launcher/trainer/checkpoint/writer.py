@@ -82,10 +82,10 @@ class Part:
 
 class Writing:
     def __init__(
-        self, plan: Plan, step: int, part: Part, validation_loss: float | None, validations: Validations
+        self, plan: Plan, step: int, part: Part, loss: float | None, bleu: float | None, validations: Validations
     ) -> None:
         self.step, self._plan = step, plan
-        self._validation_loss, self._validations = validation_loss, validations
+        self._loss, self._bleu, self._validations = loss, bleu, validations  # of the validation after `step`
         self._final, self._aside = plan.directory / name_of(step), plan.directory / partial_name(step, plan.token)
         self._part = part
         self._done = 0  # number of finished phases
@@ -196,10 +196,12 @@ class Writing:
             dtype=self._dtype,
             shapes=training.shapes,
             files=files,
-            validation_loss=self._validation_loss,
+            validation_loss=self._loss,
+            validation_bleu=self._bleu,
             kinds=self._part.kinds,
             buffers=shapes_of(buffers),
             validations=self._validations,
+            init_from=training.init_from,
         )
         finish(self._aside, index)  # removes parts and notes
         if self._final.exists():  # a run that resumed from an older checkpoint writes this step again

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -11,10 +11,11 @@ import numpy as np
 
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.resources import cache_dir
+from launcher.core.resources import at_home, cache_dir
 from launcher.corpus.corpus_files import direction_of
 from launcher.corpus.dataset import PairText, Splits, find_splits, is_empty, no_filled_pairs
 from launcher.corpus.sample import cached_sample
+from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.token_cache import Text, find_tokens, read_text, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
@@ -28,6 +29,7 @@ MAX_TOKENIZER_PAIRS = 500_000  # used to train the tokenizer; more cost memory a
 PAIRS_BETWEEN_SIGNS = 10_000  # between heartbeats
 
 Pair = tuple[str, str]
+GivenTokenizer = Callable[[], Path | None]  # None: use `data.tokenizer`, or train one
 
 
 @frozen
@@ -42,10 +44,12 @@ class Corpus:
     remarks: list[str]  # lines about left-out pairs, truncated pairs, and a vocabulary that is far too large
 
 
-def open_corpus(settings: TransformerSettings, world: World, data: Sequence[Path]) -> Corpus:
+def open_corpus(
+    settings: TransformerSettings, world: World, data: Sequence[Path], given_tokenizer: GivenTokenizer = lambda: None
+) -> Corpus:
     """Open the corpus at `data` (see `find_splits`), or the built-in sample if it is empty. All ranks must call it.
 
-    One rank per server creates missing files.
+    One rank per server creates missing files. On rank 0, `given_tokenizer` returns the file of a tokenizer to use.
 
     Raises:
         UnreadableError: files are missing or malformed.
@@ -55,7 +59,7 @@ def open_corpus(settings: TransformerSettings, world: World, data: Sequence[Path
         world.while_others_wait(cached_sample if _makes_files(world) else None)
     splits = find_splits(data or [cached_sample()], settings.data.languages)
     pair_texts = [text for text in (splits.train, splits.valid) if text is not None]
-    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, pair_texts)
+    stored, tokenizer, kept_at, digest = _obtain(settings, world, splits, pair_texts, given_tokenizer)
     pairs, target_counts = stored[0].pairs(settings.data), np.array(stored[0].index.target_counts)
     if splits.valid is not None:
         train, valid = pairs, stored[1].pairs(settings.data).in_memory()
@@ -88,7 +92,11 @@ def _makes_files(world: World) -> bool:
 
 
 def _obtain(
-    settings: TransformerSettings, world: World, splits: Splits, pair_texts: list[PairText]
+    settings: TransformerSettings,
+    world: World,
+    splits: Splits,
+    pair_texts: list[PairText],
+    given_tokenizer: GivenTokenizer,
 ) -> tuple[list[StoredTokens], Tokenizer, Path, str]:
     """Return the token ids of the texts, the tokenizer with its path, and the digest of the first text."""
     makes_files, normalise = _makes_files(world), settings.data.normalise
@@ -100,7 +108,7 @@ def _obtain(
     digests = world.check_equal(found, f"the text of {splits.train}").decode().split()
 
     # 2. The tokenizer, from rank 0.
-    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0])
+    tokenizer, kept_at = shared_tokenizer(settings, world, splits, digests[0], given_tokenizer)
 
     # 3. Token ids, once per server.
     def write() -> None:
@@ -160,7 +168,11 @@ def _filled_pairs(text: PairText, *, normalise: bool) -> Iterator[Pair]:
 
 
 def shared_tokenizer(
-    settings: TransformerSettings, world: World, splits: Splits, digest: str
+    settings: TransformerSettings,
+    world: World,
+    splits: Splits,
+    digest: str,
+    given_tokenizer: GivenTokenizer = lambda: None,
 ) -> tuple[Tokenizer, Path]:
     """Read or train the tokenizer on rank 0, and return it on all ranks. The returned path is valid only on rank 0."""
     holds_out, normalise = splits.valid is None, settings.data.normalise
@@ -168,6 +180,13 @@ def shared_tokenizer(
 
     def obtain() -> None:
         nonlocal serialized, kept_at
+        given = given_tokenizer()
+        if given is None and settings.data.tokenizer:
+            given = Path(at_home(settings.data.tokenizer))
+        if given is not None:
+            check_tokenizer(given, settings.model.vocabulary_size)
+            serialized, kept_at = given.read_bytes(), given
+            return
         serialized, kept_at = obtain_tokenizer(
             lambda: training_sentences(splits.train, holds_out=holds_out, normalise=normalise),
             digest=f"{digest}/{holds_out}/{MAX_TOKENIZER_PAIRS}" + "/normalised" * normalise,

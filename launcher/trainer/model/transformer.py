@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from launcher.core.frozen import frozen
-from launcher.recipes.transformer.transformer_settings import DataConfig, ModelConfig
+from launcher.recipes.transformer.transformer_settings import TOKEN_IDS, DataConfig, ModelConfig
 from launcher.trainer.model.dropout import AttentionDropout, Dropout, DropoutBits
 from launcher.trainer.model.linear import Linear, TiedLinear
 
@@ -43,7 +43,7 @@ class Batch:
 
 
 # The first ids of every vocabulary (launcher/trainer/data/tokenizer.py trains it so).
-PAD, UNKNOWN, BEGIN, END = range(4)
+PAD, UNKNOWN, BEGIN, END = TOKEN_IDS.values()
 
 
 def attention_mask(source_BS: Tensor) -> Tensor:

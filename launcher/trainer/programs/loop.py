@@ -19,13 +19,21 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler
 
-from launcher.checkpoint.index import NOT_VALIDATED, Validations
+from launcher.checkpoint.index import BLEU, NOT_VALIDATED, Validations
 from launcher.core.atomic import replacing
 from launcher.core.run_dir import strategy_name
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.schedule import SaveSchedule
 from launcher.trainer.parallel.world import World
-from launcher.trainer.programs.program import AnyBatch, AnyResult, Program, say, say_of_all
+from launcher.trainer.programs.program import (
+    NOTHING_VALIDATED,
+    AnyBatch,
+    AnyResult,
+    Program,
+    Validated,
+    say,
+    say_of_all,
+)
 from launcher.trainer.programs.save_loop import Saving
 from launcher.trainer.programs.strategy_recorder import StepRecorder
 from launcher.trainer.saved import check_can_save, save_model
@@ -111,15 +119,23 @@ class _StepReports(Generic[AnyBatch, AnyResult]):
         program = self._program
         self._metrics.stepped(
             batch.step, spent, epoch=batch.epoch, tokens=result.tokens, padding_share=result.padding_share,
-            model_flops=program.model_flops(batch), loss=result.loss, learning_rate=learning_rate, is_last=batch.is_last,
+            model_flops=program.model_flops(batch), loss=result.loss, gradient_norm=result.gradient_norm,
+            is_clipped=self._is_clipped(result), learning_rate=learning_rate, is_last=batch.is_last,
         )  # fmt: skip
         if not result.is_finite:
             return
         seconds = spent.seconds
         self._heart.stepped(batch.step, batch.last_step, seconds, spent.busy_s, tokens=result.tokens, loss=result.loss)
-        say_of_all(program.line(batch, result, seconds), program.world)
+        clipped = f" (clipped to {program.clip_norm:g})" if self._is_clipped(result) else ""
+        line = f"{program.line(batch, result, seconds)}, gradient norm {result.gradient_norm:.4g}{clipped}"
+        say_of_all(line, program.world)
         for log_line in filter(None, (self.profiler.stepped(is_last=batch.is_last), self._recorder.first_line())):
             say_of_all(log_line, program.world)
+
+    def _is_clipped(self, result: AnyResult) -> bool | None:
+        """Return True if the optimizer clipped the gradient of a step, or None if the program never clips."""
+        limit = self._program.clip_norm
+        return result.gradient_norm > limit if limit else None
 
 
 def _run_steps(
@@ -155,16 +171,17 @@ def _run_steps(
         last_step = batch.step
         validates = batch.is_last or (config.validate_every > 0 and batch.step % config.validate_every == 0)
         due = schedule.after(batch.step, result.votes, is_last=batch.is_last, validates=validates)
-        known_loss = None  # validation loss of this state
+        validated = NOTHING_VALIDATED  # of this state
         if validates or due.saves:
             saving.check_weights(batch.step)
         if validates and due.ends:
             stopping.missed()
         elif validates:
-            known_loss = validation_loss = _validated(program, metrics, batch.step)
-            stopping.after(known_loss)
+            validated = _validated(program, metrics, batch.step)
+            validation_loss = validated.loss
+            stopping.after(validated)
         if due.saves or stopping.is_over:
-            saving.save(batch.step, known_loss, stopping.validations, ends=due.ends)
+            saving.save(batch.step, validated, stopping.validations, ends=due.ends)
         if stopping.is_over:
             say_of_all("\n".join(filter(None, (stopping.log_line(), reports.profiler.end()))), world)
             break
@@ -178,11 +195,11 @@ def _run_steps(
 
 def _stopping(program: Program[AnyBatch, AnyResult], metrics: Metrics, saving: Saving, step: int) -> EarlyStopping:
     """Return the state of early stopping. If a resumed training was not validated after `step`, validate it now."""
-    stopping = EarlyStopping(program.settings.train.early_stopping, saving.validations)
+    stopping = EarlyStopping(program.settings.train.early_stopping, program.best_metric, saving.validations)
     if stopping.validations.is_due:
-        loss = _validated(program, metrics, step)
-        stopping.after(loss)
-        saving.record_validation(loss, stopping.validations)
+        validated = _validated(program, metrics, step)
+        stopping.after(validated)
+        saving.record_validation(validated, stopping.validations)
     return stopping
 
 
@@ -193,49 +210,61 @@ def _nothing_left(
     counted = "train.steps and train.epochs count from the beginning of the training"
     told = stopping.log_line() if stopping.is_over else counted
     say_of_all(f"nothing is left to train after step {step}: {told}", program.world)
-    return _validated(program, metrics, step)
+    return _validated(program, metrics, step).loss
 
 
-def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: int) -> float | None:
-    """Validate the model after `step`, and log, record and return the loss. All ranks must call it."""
-    found = program.validate()
-    if found is None:
-        return None
-    say_of_all(found.line, program.world)
-    metrics.validated(step, found.loss, of_tokens=found.of_tokens, bleu=found.bleu)
-    return found.loss
+def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: int) -> Validated:
+    """Validate the model after `step`, and log, record and return the result. All ranks must call it."""
+    found = program.validate() or NOTHING_VALIDATED
+    if found.loss is not None:
+        say_of_all(found.line, program.world)
+        metrics.validated(step, found.loss, of_tokens=found.of_tokens, bleu=found.bleu)
+    return found
 
 
 class EarlyStopping:
-    """Stops after `patience` validations in a row without a lower loss. All ranks make the same decision."""
+    """Stops after `patience` validations in a row without improvement. All ranks make the same decision."""
 
-    def __init__(self, patience: int, validations: Validations) -> None:
-        """Continue from the counts in `validations`. A `patience` of 0 turns early stopping off."""
-        self._patience = patience
-        self.validations = validations if patience else Validations(is_due=validations.is_due)
+    def __init__(self, patience: int, best_metric: str, validations: Validations) -> None:
+        """Continue from the counts in `validations`. A `patience` of 0 turns early stopping off.
+
+        A lower loss is an improvement or, if `best_metric` is BLEU, a higher BLEU.
+        """
+        self._patience, self._by_bleu = patience, best_metric == BLEU
+        other = validations.lowest_loss if self._by_bleu else validations.highest_bleu
+        continues = patience and other is None  # otherwise another metric was counted
+        self.validations = validations if continues else Validations(is_due=validations.is_due)
+
+    @property
+    def _best(self) -> float | None:
+        return self.validations.highest_bleu if self._by_bleu else self.validations.lowest_loss
 
     @property
     def is_over(self) -> bool:
         return 0 < self._patience <= self.validations.since
 
-    def after(self, loss: float | None) -> None:
-        """Count a validation. A loss that is None or not finite does not count as lower."""
+    def after(self, validated: Validated) -> None:
+        """Count a validation. A value that is None or not finite is not an improvement."""
         if not self._patience:
             self.validations = NOT_VALIDATED
             return
-        lowest, since = self.validations.lowest_loss, self.validations.since + 1
-        if loss is not None and math.isfinite(loss) and (lowest is None or loss < lowest):
-            lowest, since = loss, 0
-        self.validations = Validations(lowest, since)
+        best, since = self._best, self.validations.since + 1
+        value = validated.bleu if self._by_bleu else validated.loss
+        sign = -1 if self._by_bleu else 1
+        if value is not None and math.isfinite(value) and (best is None or sign * value < sign * best):
+            best, since = value, 0
+        self.validations = Validations(None, since, highest_bleu=best) if self._by_bleu else Validations(best, since)
 
     def missed(self) -> None:
         """Record that the current state is not validated. A run that resumes from this state validates it first."""
         self.validations = dataclasses.replace(self.validations, is_due=True)
 
     def log_line(self) -> str:
-        lowest = self.validations.lowest_loss
-        named = "none had a finite loss" if lowest is None else f"the lowest loss is {lowest:.6f}"
-        return f"ended early: {self.validations.since} validations in a row have no lower loss; {named}"
+        best, better = self._best, "higher BLEU" if self._by_bleu else "lower loss"
+        named = "none had a finite loss"
+        if best is not None:
+            named = f"the highest BLEU is {best:.2f}" if self._by_bleu else f"the lowest loss is {best:.6f}"
+        return f"ended early: {self.validations.since} validations in a row have no {better}; {named}"
 
 
 class StepProfiler:

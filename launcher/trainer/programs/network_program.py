@@ -31,10 +31,14 @@ from launcher.trainer.telemetry import recording
 @frozen
 class NetworkResult:
     loss: float  # mean over the global batch
-    is_finite: bool
+    gradient_norm: float  # of the full network, before clipping
     votes: tuple[float, ...]
     tokens: None = None
     padding_share: None = None
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.gradient_norm)
 
 
 class NetworkTraining(ABC):
@@ -61,7 +65,7 @@ class NetworkTraining(ABC):
         total = self.forward_and_backward(inputs, count)
         recording.enter_phase("optimizer")
         norm = self.optimizer.step(learning_rate, votes)
-        return NetworkResult(float(all_reduce(total, self.world.dp)), math.isfinite(norm), self.optimizer.votes)
+        return NetworkResult(float(all_reduce(total, self.world.dp)), norm, self.optimizer.votes)
 
     @abstractmethod
     def forward_and_backward(self, inputs: tuple[Tensor, ...], count: int) -> Tensor:

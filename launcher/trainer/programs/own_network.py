@@ -10,7 +10,6 @@ Losses and weights are the same as on one process, except for rounding:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -92,6 +91,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             pp=world.pp,
             shared=None if plan.shared is None else SharedWeight.of(plan.shared, held, world.pp),
         )
+        self.clip_norm = train.clip_norm
         self._compares_losses = world.mp.size > 1 and not self._divided.is_traced  # in the first step
         self.buffers = self._divided.buffers.saved
         self.shapes = {name: tuple(parameter.shape) for name, parameter in plan.parameters.items()}
@@ -127,7 +127,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
         norm = self.optimizer.step(learning_rate, votes)
         # After the step, as in the bundled Transformer's session: collectives need the same order on all ranks.
         loss = float(all_reduce(all_reduce(losses_M.sum(), world.dp, what="mean loss"), world.pp, what="mean loss"))
-        return NetworkResult(loss, math.isfinite(norm), self.optimizer.votes)
+        return NetworkResult(loss, norm, self.optimizer.votes)
 
     def _check_equal(self, loss: Tensor) -> None:
         """Raise if the model-parallel ranks compute different losses. This can happen if a network is not traced."""

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from launcher.checkpoint.index import LOSS
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
@@ -43,6 +44,8 @@ class Result(Protocol):
     @property
     def loss(self) -> float: ...  # mean over the global batch
     @property
+    def gradient_norm(self) -> float: ...  # of the full model, before clipping
+    @property
     def is_finite(self) -> bool: ...  # False: the gradient is not finite, and the weights were not updated
     @property
     def votes(self) -> tuple[float, ...]: ...  # summed over all ranks
@@ -54,11 +57,13 @@ class Result(Protocol):
 
 @frozen
 class Validated:
-    loss: float
+    loss: float | None  # None: there is no validation data
     line: str  # the log line
     of_tokens: bool = False  # the loss is a mean per token in nats, and has a perplexity
     bleu: float | None = None  # of some translations; None: nothing was translated
 
+
+NOTHING_VALIDATED = Validated(None, "")
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
 AnyResult = TypeVar("AnyResult", bound=Result)
@@ -72,6 +77,8 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     world: World
     optimizer: State
     buffers: Mapping[str, Tensor] = NONE  # equal on all ranks, and saved with the state
+    best_metric = LOSS  # or BLEU: which value of a validation shows an improvement
+    clip_norm = 0.0  # norm to which gradients are scaled down; 0: gradients are not clipped
     dtype: torch.dtype  # of weights and arithmetic
     shapes: Mapping[str, tuple[int, ...]]  # of every parameter of the single-device model, in its order
     digest: str  # of the training data; checkpoints can only be resumed with the same digest
@@ -94,7 +101,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
         """Train one step, and sum the numbers that `votes` returns over all ranks. All ranks must call it."""
 
     def line(self, batch: AnyBatch, result: AnyResult, seconds: float) -> str:
-        """Return the log line of a step that took `seconds`."""
+        """Return the log line of a step that took `seconds`, without the gradient norm."""
         del seconds
         return line_of(batch, result.loss)
 

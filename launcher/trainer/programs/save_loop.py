@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.finish import record_validation, set_aside
-from launcher.checkpoint.index import NOT_VALIDATED, Validations, checkpoints_in, name_of, read_index
+from launcher.checkpoint.index import NOT_VALIDATED, Validations, name_of, read_index
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.checkpoint_files import SEEN_SOON_S, SEEN_WITHIN_S
-from launcher.trainer.checkpoint.restore import candidates_at, restore
+from launcher.trainer.checkpoint.initial import start_from
+from launcher.trainer.checkpoint.restore import candidates_of, restore
 from launcher.trainer.checkpoint.save import CheckpointWriter
 from launcher.trainer.checkpoint.schedule import end_by_sigterm
 from launcher.trainer.checkpoint.state import Training, check_finite
-from launcher.trainer.programs.program import Program, say, say_of_all
+from launcher.trainer.programs.program import Program, Validated, say, say_of_all
 from launcher.trainer.telemetry.metrics_writer import Metrics, attempt_in
 from launcher.trainer.training_files import Files
 
@@ -38,6 +39,7 @@ class Saving:
             data=" ".join(str(path.absolute()) for path in files.data),
             shapes=program.shapes,
             tokenizer=program.tokenizer,
+            init_from="" if files.init_from is None else str(files.init_from.absolute()),
             named=files.named,
             defaults=dataclasses.asdict(type(program.settings)()),
         )
@@ -49,21 +51,24 @@ class Saving:
     def resume(self) -> int:
         """Restore the newest usable checkpoint and return its step. Return 0 if there are no checkpoints.
 
-        This run's checkpoints are tried before those in `files.resume`.
+        This run's checkpoints are tried before those in `files.resume`. Without checkpoints, load the weights of the
+        model `files.init_from`, if one is given.
 
         Raises:
-            TlaunchError: no checkpoint is usable, or one belongs to a different training. All ranks raise it.
+            TlaunchError: no checkpoint is usable, one belongs to a different training, or the initial model does not
+                fit. All ranks raise it.
         """
         program, files = self._program, self._files
-
-        def find() -> list[Path]:
-            own = [] if files.checkpoints is None else checkpoints_in(files.checkpoints)
-            return own + ([] if files.resume is None else candidates_at(files.resume))
-
-        found = restore(find, self._training, program.optimizer, program.world, buffers=program.buffers)
+        found = restore(
+            partial(candidates_of, files), self._training, program.optimizer, program.world, buffers=program.buffers
+        )
         if found is None:
             if attempt_in(os.environ) > 0:
                 say_of_all("there is no checkpoint: the training starts from the beginning", program.world)
+            if files.init_from is not None:
+                start_from(files.init_from, self._training, program.optimizer, program.world, buffers=program.buffers)
+                program.take_buffers()
+                say_of_all(f"initial weights: {files.init_from}", program.world)
             return 0
         path, step = found
         program.take_buffers()
@@ -120,8 +125,8 @@ class Saving:
             say(f"cannot remove older checkpoints: {where}: {error.strerror or error}")
         self._has_warned = True
 
-    def save(self, step: int, validation_loss: float | None, validations: Validations, *, ends: bool) -> None:
-        """Start to save a checkpoint of `step`, if checkpoints are on.
+    def save(self, step: int, validated: Validated, validations: Validations, *, ends: bool) -> None:
+        """Start to save a checkpoint of `step`, if checkpoints are on. `validated` is the validation of its state.
 
         With `ends`, wait until it is saved, then end this process by SIGTERM.
         """
@@ -130,20 +135,22 @@ class Saving:
         program = self._program
         self.finish(goes_on=not ends)
         program.settle()
-        buffers, optimizer = program.buffers, program.optimizer
-        self._writer.save(step, optimizer, buffers=buffers, validation_loss=validation_loss, validations=validations)
+        self._writer.save(
+            step, program.optimizer, buffers=program.buffers, validation_loss=validated.loss,
+            validation_bleu=validated.bleu, validations=validations,
+        )  # fmt: skip
         if ends:
             self.finish(goes_on=False)
             self._metrics.flush()
             say_of_all(f"ended by SIGTERM after step {step}", program.world)
             end_by_sigterm()
 
-    def record_validation(self, loss: float | None, validations: Validations) -> None:
-        """Add a validation loss to the checkpoint that the training resumed from, unless another run wrote it."""
+    def record_validation(self, validated: Validated, validations: Validations) -> None:
+        """Add a validation to the checkpoint that the training resumed from, unless another run wrote it."""
         if self._resumed is None or not self._program.world.is_first:
             return
         try:
-            record_validation(self._resumed, loss, validations)
+            record_validation(self._resumed, validated.loss, validated.bleu, validations)
         except (OSError, TlaunchError) as error:
             say(f"{self._resumed}: cannot record the validation loss: {error}")
 

@@ -17,6 +17,7 @@ from launcher.core.errors import TlaunchError
 from launcher.recipes.transformer.cost import predicted_busy, training_flops
 from launcher.recipes.transformer.transformer_checks import with_data
 from launcher.recipes.transformer.transformer_settings import TransformerSettings, TransformerTrainConfig
+from launcher.trainer.checkpoint.initial import initial_tokenizer
 from launcher.trainer.data.batches import GlobalBatch, global_batches
 from launcher.trainer.data.corpus import open_corpus
 from launcher.trainer.data.tokenizer import Tokenizer
@@ -60,9 +61,10 @@ class Translation(Program[GlobalBatch, StepResult]):
         self.world = world
         if settings.train.bleu_sentences:
             world.from_rank_0(_check_scores)
-        self._corpus = open_corpus(settings, world, files.data)
+        self._corpus = open_corpus(settings, world, files.data, partial(initial_tokenizer, files))
         self._session = Session(settings, world)
         self.optimizer = self._session.optimizer
+        self.best_metric, self.clip_norm = settings.train.best_metric, settings.train.clip_norm
         self.dtype = self._session.dtype
         self.shapes = model_shapes(settings)
         self.digest = self._corpus.digest

@@ -32,7 +32,7 @@ REST_S, REST_SHARE = 0.02, 1 / 20_000
 MAX_EXPONENT = 700  # exp of a larger loss would overflow
 # Fields of a step record that are TensorBoard tags, and those whose tags begin with "step/".
 STEP_SCALARS = ("learning_rate", "tokens_per_s", "memory_bytes", "peak_memory_bytes", "padding_share", "model_flops",
-                "utilisation")  # fmt: skip
+                "utilisation", "gradient_norm", "clipped_share")  # fmt: skip
 STEP_PARTS = ("data_s", "compute_s", "communication_s", "bubble_s")
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 PEAK_SIZE, PEAK_S = 1024, 0.05  # size of the square matrices, and duration, of the measurement of peak FLOP/s
@@ -48,10 +48,12 @@ class _Since:
     # Sums over the steps
     time: StepTime = field(default_factory=StepTime)
     loss: float = 0.0
+    gradient_norm: float = 0.0
     # Sums, or None if the program does not report the value
     tokens: float | None = 0
     padding_share: float | None = 0.0
     model_flops: float | None = 0.0
+    clipped: float | None = 0
     # Of the last step
     time_ns: int = 0
     step: int = 0
@@ -63,9 +65,9 @@ class Metrics:
     """Writes metrics after the first and last step, and at most every `REST_S` seconds in between.
 
     The interval grows with the duration of the training. A step that is longer gets its own record. A record contains
-    the number of its last step. Its loss, times, tokens, padding and FLOPs are means over all steps since the previous
-    record. Pending steps are written before a validation, and before the loss changes between finite and non-finite.
-    The first non-finite loss gets its own record.
+    the number of its last step. Its loss, gradient norm, times, tokens, padding and FLOPs are means over all steps since
+    the previous record. Pending steps are written before a validation, and before the loss or the gradient norm changes
+    between finite and non-finite. The first non-finite value gets its own record.
 
     Never raises. The first failure to write prints one line in this rank's log.
     """
@@ -92,7 +94,7 @@ class Metrics:
         peak = peak_flops_per_s(device, dtype, product) if writes and self._keepers else None
         self._peak_flops_per_s = None if peak is None else peak * ranks
         self._since = _Since()
-        self._is_finite = True  # of the last loss
+        self._is_finite = True  # of the last loss and gradient norm
         self._began_s, self._next_s = time.monotonic(), 0.0
 
     def stepped(
@@ -105,19 +107,23 @@ class Metrics:
         padding_share: float | None,
         model_flops: float | None,
         loss: float,
+        gradient_norm: float,
+        is_clipped: bool | None,
         learning_rate: float,
         is_last: bool,
     ) -> None:
         """Record a step. `tokens` and `model_flops` are sums over all ranks. Unknown values are None."""
         if not self._writes or not self._keepers:
             return
-        was_finite, self._is_finite = self._is_finite, math.isfinite(loss)
+        was_finite, self._is_finite = self._is_finite, math.isfinite(loss) and math.isfinite(gradient_norm)
         if was_finite != self._is_finite:
             self.flush()
         since = self._since
         since.steps += 1
         since.time += time_of_step
         since.loss += loss
+        since.gradient_norm += gradient_norm
+        since.clipped = _sum(since.clipped, is_clipped)
         since.tokens = _sum(since.tokens, tokens)
         since.padding_share = _sum(since.padding_share, padding_share)
         since.model_flops = _sum(since.model_flops, model_flops)
@@ -170,6 +176,8 @@ class Metrics:
                 bubble_s=spent.bubble_s / steps if knows_waiting else None,
                 model_flops=_quotient(since.model_flops, steps),
                 utilisation=_quotient(achieved, self._peak_flops_per_s or 0.0),
+                gradient_norm=since.gradient_norm / steps,
+                clipped_share=_quotient(since.clipped, steps),
             )
         )
         now_s = time.monotonic()

@@ -106,7 +106,7 @@ def show(*, checkpoint: str | None, as_json: bool, strategy: bool, runs_dir: Pat
         f"step:       {index.step}, {_age(path)} ago",
         f"program:    {index.program}, {index.layout} micro_batches={index.layout.micro_batches}",
         f"data:       {printable(index.data) or 'built into the program'}",
-        f"validation: {number(index.validation_loss, '.6f')}",
+        f"validation: {number(index.validation_loss, '.6f')}{_bleu(index)}",
         f"files:      {counted(len(index.files), 'file')}, {size(all_bytes(index))}",
     ]
     rows = [
@@ -149,6 +149,7 @@ def _row(path: Path, index: Index | str) -> dict[str, Any]:
         "bytes": all_bytes(index),
         "layout": encode(index.layout),
         "validation_loss": index.validation_loss,
+        "validation_bleu": index.validation_bleu,
         "damage": None,
     }
 
@@ -157,8 +158,12 @@ def _columns(path: Path, index: Index | str, *, is_best: bool) -> tuple[str, ...
     shown = printable(str(path))
     if isinstance(index, str):
         return "-", _age(path), "-", "damaged", "-", shown
-    validation = number(index.validation_loss, ".4f") + ", the best" * is_best
+    validation = number(index.validation_loss, ".4f") + _bleu(index) + ", the best" * is_best
     return str(index.step), _age(path), size(all_bytes(index)), str(index.layout), validation, shown
+
+
+def _bleu(index: Index) -> str:
+    return "" if index.validation_bleu is None else f", BLEU {index.validation_bleu:.2f}"
 
 
 def _age(checkpoint: Path) -> str:

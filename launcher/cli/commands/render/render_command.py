@@ -71,7 +71,7 @@ Exit codes: 0 success; 2 wrong usage, a value that the format cannot express, or
 """
 TAKEN = (
     "rank_table", "max_table_size", "dp", "mp", "pp", "micro_batches", "chip", "allow_idle_devices", "recipe", "config",
-    "settings", "data", "source", "target", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *schedulers.OF_RUN,
+    "settings", "data", "source", "target", "init_from", "save_strategy", "profile", "runs_dir", "name", "env", "mindspore", "grace", "help_all", "command", *schedulers.OF_RUN,
 )  # fmt: skip
 NAMES = ("bash", "mpirun", "msrun", "slurm", "kubernetes")
 FLAVORS = ("openmpi", "mpich", "run", "exec", "job", "mpi")

@@ -14,6 +14,7 @@ from launcher.cli.text.run_text import continued_from
 from launcher.cli.text.verdict_text import describe_status, rank_list
 from launcher.core.frozen import frozen
 from launcher.logs.terminal import one_line, printable, without_colours
+from launcher.runs.metrics_reader import mean_of
 from launcher.runs.timeline import AttemptSpan, Mark, RankSpan
 
 MAX_LABEL = 60  # characters
@@ -22,6 +23,7 @@ SPIKE = 0.2  # outliers flatten a linear axis if most values take a smaller shar
 QUANTITIES = (
     ("loss", "loss", False),
     ("learning_rate", "learning rate", True),
+    ("gradient_norm", "gradient norm", False),
     ("tokens_per_s", "tokens/s", True),
     ("utilisation", "utilisation", True),
     ("memory_bytes", "memory of one rank", True),
@@ -50,7 +52,7 @@ class Chart:
     from_zero: bool = False
     is_log: bool = False
     restarts: tuple[tuple[float, str], ...] = ()  # first step of an attempt or resumed run, and a text about it
-    note: str = ""  # number of points that cannot be shown
+    note: str = ""  # number of points that cannot be shown, and how often the gradient was clipped
     unit: str = "step"  # of the x axis; "sample" if programs printed numbers of samples
 
 
@@ -84,13 +86,15 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
         if field == "memory_bytes":
             power = max((power for power in range(len(UNITS)) if max(values) >= 1024**power), default=0)
             divisor, unit = 1024.0**power, f" ({UNITS[power]})"
-        is_log = field == "loss" and _is_flattened(values)
+        is_log = field in {"loss", "gradient_norm"} and _is_flattened(values)
         title_and_scale = f"{title}{unit}{', log scale' if is_log else ''}"
         gaps = [(each.label, len(each.points) - len(each.values)) for each in series if each.values]
         texts = [
             f"{counted(count, 'point')}{f' of {label}' if len(series) > 1 else ''}" for label, count in gaps if count
         ]
         note = f"{' and '.join(texts)} without a finite value: the line has a gap there." if texts else ""
+        if field == "gradient_norm" and alone and (share := mean_of(runs[0].course.steps, "clipped_share")) is not None:
+            note = f"The gradient was clipped in {share:.0%} of steps. {note}".strip()
         yield Chart(title_and_scale, tuple(series), divisor, from_zero, is_log, tuple(restarts), note, unit_of(runs))
 
 

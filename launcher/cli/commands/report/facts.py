@@ -18,7 +18,7 @@ from launcher.core.frozen import frozen
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.runs.logged_metrics import LoggedSteps, logged_steps
-from launcher.runs.metrics_reader import Metrics, median_of, part_shares, read_metrics
+from launcher.runs.metrics_reader import Metrics, mean_of, median_of, part_shares, read_metrics
 from launcher.runs.progress import State
 from launcher.runs.rank_figures import pattern_for
 from launcher.runs.record import continued_by, read_fields
@@ -53,6 +53,8 @@ class Totals:
     step_shares: Mapping[str, float]  # shares of step_s on the rank that writes metrics: compute, communication, ...
     padding_share: float | None
     utilisation: float | None  # share of the ranks' peak compute
+    gradient_norm: float | None  # before clipping
+    clipped_share: float | None  # mean share of steps with a clipped gradient
     stage_busy: tuple[float, ...]  # share of step time that each pipeline stage computes; empty if unknown
 
 
@@ -203,6 +205,8 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
         step_shares=part_shares(own.steps),
         padding_share=finite(median_of(own.steps, "padding_share")),
         utilisation=finite(median_of(own.steps, "utilisation")),
+        gradient_norm=finite(median_of(own.steps, "gradient_norm")),
+        clipped_share=finite(mean_of(own.steps, "clipped_share")),
         stage_busy=own.stages[-1].stage_busy if own.stages else (),
     )
 

@@ -9,7 +9,18 @@ from itertools import chain
 from typing import Any
 
 from launcher.cli.commands.report.facts import Measured, RunFacts, finite, points, unit_of
-from launcher.cli.text.columns import columns_of, counted, cut_off, duration, number, padded, size, sparkline, step_time
+from launcher.cli.text.columns import (
+    clipped_text,
+    columns_of,
+    counted,
+    cut_off,
+    duration,
+    number,
+    padded,
+    size,
+    sparkline,
+    step_time,
+)
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
 from launcher.cli.text.saved_text import how_to_resume
@@ -35,6 +46,7 @@ COURSES = {
     "step time": "step_s",
     "padding": "padding_share",
     "utilisation": "utilisation",
+    "gradient norm": "gradient_norm",
     "peak memory": "memory_bytes",
 }
 
@@ -71,6 +83,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
             ("stages busy", ", ".join(number(share, ".0%") for share in totals.stage_busy) or UNKNOWN),
             ("padding", number(totals.padding_share, ".0%")),
             ("utilisation", number(totals.utilisation, ".0%")),
+            ("gradient norm", number(totals.gradient_norm, ".4g") + clipped_text(totals.clipped_share)),
             ("peak memory", UNKNOWN if peak_bytes is None else f"{size(peak_bytes)} of one rank"),
         ):
             rows.setdefault(name, []).append(text)

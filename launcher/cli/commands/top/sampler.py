@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from launcher.cli.text.columns import cut_off, duration, has_blocks, number, sparkline, step_time
+from launcher.cli.text.columns import clipped_text, cut_off, duration, has_blocks, number, sparkline, step_time
 from launcher.cli.text.pace import Pace, step_text
 from launcher.cli.text.verdict_text import describe_status
 from launcher.core.frozen import frozen
 from launcher.core.machine.proc import Usage, usage_of
 from launcher.core.metrics import Record, StepMetrics
 from launcher.core.run_dir import RunDir
-from launcher.runs.metrics_reader import MetricsReader, median_of, part_shares
+from launcher.runs.metrics_reader import MetricsReader, mean_of, median_of, part_shares
 from launcher.runs.rank_figures import FiguresReader, RankFigures, pattern_for
 from launcher.runs.silence import SilenceReader
 from launcher.runs.status import RankLook, RankState, RunState, RunStatusReader
@@ -65,18 +65,21 @@ def _steps_in(records: Iterable[Record]) -> list[StepMetrics]:
 
 
 def to_lines(steps: list[StepMetrics], width: int, *, plain: bool) -> Iterator[str]:
-    """Yield one line for the loss and one for tokens/s, each with the first value, a sparkline and the last value.
+    """Yield one line each for the loss, the gradient norm and tokens/s: the first value, a sparkline and the last value.
 
     Then follow the median step time and its parts. Lines for unknown values are omitted.
     """
     times_ns = [step.time_ns for step in steps]
     over = duration((max(times_ns) - min(times_ns)) / 1e9) if steps else ""
-    losses, speeds = [step.loss for step in steps], [step.tokens_per_s for step in steps]
-    for name, values, form in (("loss", losses, ".4f"), ("tokens/s", speeds, ",.0f")):
+    clipped = clipped_text(mean_of(steps, "clipped_share"))
+    for name, field, form, more in (
+        ("loss", "loss", ".4f", ""), ("gradient", "gradient_norm", ".4g", clipped), ("tokens/s", "tokens_per_s", ",.0f", "")
+    ):  # fmt: skip
+        values = [getattr(step, field) for step in steps]
         known = [value for value in values if value is not None]
         if len(known) > 1:
             first, last = (number(value, form) for value in (known[0], known[-1]))  # "nan" if not finite
-            begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}"
+            begin, end = f"{name:8} {first:>{FIGURE}} ", f" {last:<{FIGURE}} over {over}{more}"
             line = sparkline(values, max(0, min(MAX_LINE_COLUMNS, width - len(begin) - len(end))), plain=plain)
             yield f"{begin}{line}{end}"[:width]
     if spent := time_spent(steps):

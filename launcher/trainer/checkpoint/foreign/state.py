@@ -150,7 +150,12 @@ def write_checkpoint(
         tensors = write_tensors(aside / MODEL, boxes, like.dtype, _values(state, like, progress), synced=False)
         files = {MODEL: tensors, TOKENIZER: tokenizer}
         # The validation loss of this state is unknown.
-        finish(aside, dataclasses.replace(like, step=step, layout=Layout(), files=files, validation_loss=None))
+        finish(
+            aside,
+            dataclasses.replace(
+                like, step=step, layout=Layout(), files=files, validation_loss=None, validation_bleu=None
+            ),
+        )
 
 
 def _values(state: ForeignState, like: Index, progress: Progress) -> Iterator[NDArray[Any]]:
