@@ -25,7 +25,7 @@ SERVERS = (
 REQUEST = Request(
     cluster=Cluster(SERVERS, Path("/t/table.json"), (("mode", "x"),)), layout=Layout(3, 1, 1, 2),
     argv=("python", "a b.py", "é\udcff"), cwd=Path("/work"), runs_dir=Path("/runs"),
-    supervision=Supervision(1.5, 2, 30.0, (10, 12), ("torch",), 1 << 20), user_env={"SECRET": "x=y\n"},
+    supervision=Supervision(1.5, 2, 30.0, 60.0, (10, 12), ("torch",), 1 << 20), user_env={"SECRET": "x=y\n"},
     inherited_env={"HOME": "/here"}, machine=HERE, bind="core", console="all", here=0, interfaces={0: "ib0"},
     mpi_variables={"OMPI_MCA_coll": "^han"},
 )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from launcher.core.errors import RefusedError
-from launcher.corpus.dataset import read_pairs
+from launcher.corpus.dataset import PairText, read_pairs
 from launcher.corpus.sample import PACKED
 from launcher.trainer.checkpoint.foreign.progress import Progress
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
@@ -37,7 +37,7 @@ FACTS = {"step": 3, "layout": {"dp": 2, "mp": 1, "pp": 1}}
 
 @pytest.fixture(name="pairs", scope="module")
 def _pairs():
-    return [pair for pair in read_pairs(PACKED) if max(map(len, pair)) < 40]
+    return [pair for pair in read_pairs(PairText(PACKED)) if max(map(len, pair)) < 40]
 
 
 @pytest.fixture(name="tokenizer", scope="module")

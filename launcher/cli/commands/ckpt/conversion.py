@@ -75,9 +75,10 @@ model.
 @output_option("Directory (dcp, transformers) or file (mindspore) to create.", metavar="PATH")
 @runs_dir_option
 def export(*, checkpoint: str | None, form: str, for_ctranslate2: bool, output: Path, runs_dir: Path) -> int:
-    """Convert a checkpoint to torch.distributed.checkpoint, MindSpore or Hugging Face's transformers.
+    """Convert a checkpoint to the format of another tool.
 
-    The output has the weights, the optimizer's moments and the step; with transformers, only the weights.
+    The tools are torch.distributed.checkpoint, MindSpore and Hugging Face's transformers. The output has the weights,
+    the optimizer's moments and the step; with transformers, only the weights.
 
     CHECKPOINT is a checkpoint directory. For a run or a directory of checkpoints, the newest is used. Its files are
     verified against their digests first. With transformers, CHECKPOINT can also be a model directory, and the final
@@ -124,7 +125,7 @@ def export(*, checkpoint: str | None, form: str, for_ctranslate2: bool, output: 
 @output_option("New directory for the checkpoint or model. The name of a checkpoint like step-N must match the step.")
 @runs_dir_option
 def import_(*, path: Path, form: str, like: str | None, step: int | None, output: Path, runs_dir: Path) -> int:
-    """Convert a checkpoint from torch.distributed.checkpoint or MindSpore, or a model from transformers.
+    """Convert a checkpoint from the format of another tool.
 
     PATH is a directory of torch.distributed.checkpoint or a .ckpt file of MindSpore. Pass the new checkpoint to
     `tlaunch run --resume`. With transformers, PATH is a directory that `tlaunch ckpt export` wrote, or the same model
