@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.checkpoint.index import TOKENIZER, damage_of, is_checkpoint, read_index
 from launcher.checkpoint.model_merge import read_config
-from launcher.checkpoint.same_settings import as_set, differing_initial_settings
+from launcher.checkpoint.same_settings import as_set, difference_text, differing_initial_settings
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import at_home
 
@@ -29,7 +29,7 @@ def check_initial(
     if their_program != program:
         raise UsageError(f"{source} belongs to the program {their_program}, but this run trains {program}")
     if found := list(differing_initial_settings(theirs, settings, defaults)):
-        differences = ", ".join(f"{name} = {as_set(their)} (this run: {as_set(our)})" for name, their, our in found)
+        differences = ", ".join(map(difference_text, found))
         same = " ".join(f"--set {name}={as_set(their)}" for name, their, _ in found)
         raise UsageError(f"{source} was trained with different settings: {differences}", hint=f"use `{same}`")
     if chosen := settings.get("data", {}).get("tokenizer"):

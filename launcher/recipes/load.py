@@ -12,7 +12,7 @@ from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.regular_files import read_regular
 from launcher.core.resources import data_dir
 from launcher.core.text import did_you_mean
-from launcher.recipes.settings import SET, Assignment, aliases_of, all_settings, build
+from launcher.recipes.settings import DIRECTION, SET, Assignment, aliases_of, all_settings, build, languages_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -21,7 +21,6 @@ else:
 
 parse_toml = tomllib.loads
 MAX_BYTES = 16 << 20
-DIRECTION = "data.direction"  # recorded by tlaunch 0.2: "fr_en" or "en_fr"
 UNRECORDED = {"data.normalise": False}  # behaviour of versions that did not record these settings
 PACKAGED = Path(__file__).resolve().parent
 TEMPLATES = data_dir("templates")
@@ -70,7 +69,7 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
     recorded = {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
     earlier: dict[str, Any] = {name: value for name, value in UNRECORDED.items() if name in all_settings(recipe)}
     if (direction := recorded.pop(DIRECTION, None)) is not None:
-        earlier["data.source_language"], _, earlier["data.target_language"] = str(direction).partition("_")
+        earlier |= languages_of(direction)
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 

@@ -17,6 +17,7 @@ Section = TypeVar("Section")
 
 SET = "--set "  # beginning of the source of a setting from the command line
 MAX_WHOLE = 1 << 53  # default maximum of integers; larger ones are not exact as a float
+DIRECTION = "data.direction"  # recorded by tlaunch 0.2: "fr_en" or "en_fr"
 
 
 @frozen
@@ -142,8 +143,11 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
 
 
 def _hint_for_unknown(given: Assignment, known: Mapping[str, dataclasses.Field[Any]], chosen: Mapping[str, Any]) -> str:
-    if given.where.startswith(SET) and (hint := hint_for({given.name: given.value}, known)) is not None:
+    replaced = languages_of(given.value) if given.name == DIRECTION else {given.name: given.value}
+    if given.where.startswith(SET) and (hint := hint_for(replaced, known)) is not None:
         return hint
+    if replaced.keys() <= known.keys():
+        return f"use {' and '.join(f'{name} = {as_toml(value)}' for name, value in replaced.items())}"
     section, _, entry = given.name.partition(".")
     # For a mistyped section with names chosen by the user, such as `strategy` for `strategies`: the entry there.
     entries_near = [f"{name}.{entry}" for name in near(section, chosen) or near(section[:-1], chosen) if entry]
@@ -156,22 +160,50 @@ def _hint_for_unknown(given: Assignment, known: Mapping[str, dataclasses.Field[A
     return f"list the settings of a section with `tlaunch explain SECTION`; sections: {', '.join((*sections, *chosen))}"
 
 
+def languages_of(direction: Any) -> dict[str, str]:
+    """Return the settings that replace a value of `DIRECTION`."""
+    source, _, target = str(direction).partition("_")
+    return {"data.source_language": source, "data.target_language": target}
+
+
 def hint_for(given: Mapping[str, Any], known: Mapping[str, dataclasses.Field[Any]]) -> str | None:
     """Return a hint with the options of `tlaunch run` for settings of other tools, or None if all are unknown.
 
     `given` maps their names to their values; None is for a switch without a value.
     """
-    found = [(*each, value) for name, value in given.items() for each in equivalents(name, known)]
-    options = [_as_option(target, value if meant is None else meant, known) for target, meant, value in found]
-    unclear = [target for target, meant, _ in found if meant == VALUE and target in known]
+    found = [
+        (target, value if meant is None else _switched(known.get(target), meant, value))
+        for name, value in given.items()
+        for target, meant in equivalents(name, known)
+    ]
+    options = [_as_option(target, value, known) for target, value in found]
+    unclear = [target for target, value in found if value == VALUE and target in known]
     explained = "".join(f"; `tlaunch explain {target}` shows what it means" for target in unclear)
     return f"use `{' '.join(options)}`{explained}" if options else None
 
 
+def _switched(field: dataclasses.Field[Any] | None, meant: str, value: Any) -> Any:
+    """Return the value of a setting for a switch that stands for `meant`, or that is false."""
+    if field is None or meant == VALUE or _as_boolean(value) != "false":
+        return meant
+    others = [choice for choice in field.metadata["bounds"].choices if choice != meant]
+    return field.default if field.default != meant else others[0] if len(others) == 1 else VALUE
+
+
+def _as_boolean(value: Any) -> str:
+    """Return a boolean of another tool in TOML syntax, and other values in lower case.
+
+    >>> _as_boolean("True"), _as_boolean(0)
+    ('true', 'false')
+    """
+    text = str(value).casefold()
+    return {"1": "true", "0": "false"}.get(text, text)
+
+
 def _as_option(target: str, value: Any, known: Mapping[str, dataclasses.Field[Any]]) -> str:
     is_setting, text = target in known, VALUE if value is None else value if isinstance(value, str) else as_toml(value)
-    if is_setting and value is None and known[target].default is False:
-        text = "true"
+    if is_setting and isinstance(known[target].default, bool):
+        text = "true" if value is None else _as_boolean(value)
     elif is_setting:
         text = known[target].metadata["bounds"].choice_for(text) or text
     return f"--set {shell_word(f'{target}={text}')}" if is_setting else f"{target} {shell_word(text)}"

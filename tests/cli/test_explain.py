@@ -52,7 +52,10 @@ def test_a_setting_is_explained(launcher, snapshot):
         "explain --recipe quickstart data", "explain layers", code=0,
     ) == snapshot  # fmt: skip
     assert launcher.call("explain", "lr", code=0).stdout == launcher.call("explain", "train.lr", code=0).stdout
-    shown = json.loads(launcher.call("explain", "--json", "train", code=0).stdout)
+    after = launcher.call("explain", "train.momentum", "--recipe", "resnet50", code=0)
+    assert after.stdout == launcher.call("explain", "--recipe", "resnet50", "train.momentum", code=0).stdout
+    assert launcher.call("explain", "strategies", "--recipe=quickstart", code=0).stdout.startswith("strategies.NAME")
+    shown = json.loads(launcher.call("explain", "train", "--json", code=0).stdout)
     names = [name for name in all_settings(TransformerSettings) if name.startswith("train.")]
     assert list(shown) == names
     assert shown["train.precision"]["choices"] == ["float32", "float64", "bfloat16"]

@@ -72,6 +72,14 @@ def test_the_names_of_mindspore_have_the_equivalents_that_the_reference_lists():
     ("train.precision=bf16", "use `--set train.precision=bfloat16`"),
     ("train.precision=32", "use `--set train.precision=float32`"),
     ("bf16=true", "use `--set train.precision=bfloat16`"),
+    ("fp16=False", "use `--set train.precision=float32`"),
+    ("no_cuda=0", "use `--set train.device=auto`"),
+    ("norm_first=false", "use `--set model.norm=post`"),
+    ("share_all_embeddings=false", "use `--set model.share=none`"),
+    ("fp32=false", "use `--set train.precision=VALUE`; `tlaunch explain train.precision` shows what it means"),
+    ("load_best_model_at_end=True", "use `--set checkpoint.keep_best=true`"),
+    ("enable_parallel_optimizer=0", "use `--set parallel.optimizer_shard=false`"),
+    ("data.direction=en_fr", "use `--set data.source_language=en --set data.target_language=fr`"),
     ("micro_batch_num=4", "use `--micro-batches 4`"),
     ("tp=$(id)", "use `--mp '$(id)'`"),
     ("max_tokens=99", "use `--set train.batch_tokens=VALUE`; `tlaunch explain train.batch_tokens` shows what it means"),
@@ -87,6 +95,7 @@ def test_a_setting_of_another_tool_is_answered_with_the_one_that_is_meant(given,
 
 @pytest.mark.parametrize(("text", "hint"), [
     ("[train]\nlr = 0.1\n", "did you mean train.learning_rate?"),
+    ("[data]\ndirection = 'en_fr'\n", 'use data.source_language = "en" and data.target_language = "fr"'),
     ("[train]\nprecision = 'bf16'\n", 'use train.precision = "bfloat16"'),
 ])  # fmt: skip
 def test_a_hint_about_a_file_has_the_form_of_the_file(tmp_path, text, hint):

@@ -15,6 +15,7 @@ from launcher.checkpoint.index import (
     BLEU,
     INDEX,
     LOSS,
+    NOT_VALIDATED,
     SCHEMA_OF_VALIDATIONS,
     Validations,
     checkpoints_in,
@@ -284,6 +285,9 @@ def test_the_best_bleu_decides_if_it_is_the_metric(train, tmp_path):
     _, lines = train(stopping(keep=1, steps=16), errors=[2.0])
     assert sum(line.startswith("epoch: ") for line in lines) == 2
     assert read_index(checkpoints_in(tmp_path / "checkpoints")[0]).validations == Validations(2.0)
+    counting = EarlyStopping(1, BLEU, NOT_VALIDATED)
+    counting.after(Validated(1.0, ""))
+    assert counting.log_line().endswith("no higher BLEU; none had a finite BLEU")
 
 
 def test_a_changed_setting_is_reported(train):

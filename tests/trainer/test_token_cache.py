@@ -236,10 +236,10 @@ def test_what_a_killed_writer_has_left_is_removed(path, tokenizer):
     assert not left.exists()
 
 
-def corpus_of(path, *settings):
+def corpus_of(path, *settings, **options):
     chosen = transformer_settings("model.vocabulary_size=340", "train.batch_size=4", *settings)
     with open_world(place_from_environment({}, micro_batches=1), torch.device("cpu")) as world:
-        return open_corpus(chosen, world, [path])
+        return open_corpus(chosen, world, [path], **options)
 
 
 def test_empty_and_long_pairs_are_told(path):
@@ -260,6 +260,11 @@ def test_a_vocabulary_out_of_proportion_to_the_text_is_warned_of(path, rows, is_
     assert [f"use --set model.vocabulary_size={corpus.tokenizer.size}" in line for line in warnings] == [
         True
     ] * is_warned
+    if is_warned:  # but not if the size cannot change, or the tokenizer is given
+        tokenizer = path.with_name("tokenizer.model")
+        tokenizer.write_bytes(corpus.tokenizer.serialized)
+        assert corpus_of(path, f"model.vocabulary_size={rows}", f"data.tokenizer={tokenizer}").remarks == []
+        assert corpus_of(path, f"model.vocabulary_size={rows}", keeps_vocabulary=True).remarks == []
 
 
 def test_without_a_split_the_last_pairs_are_held_out(path):

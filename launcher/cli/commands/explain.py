@@ -71,7 +71,19 @@ class Explained:
     conflicts: tuple[Conflict, ...]
 
 
-@click.command(cls=TakesCommand, epilog=EPILOG, context_settings={"allow_interspersed_args": False})
+class TakesSetting(TakesCommand):
+    """Reads options also after the name of a setting: `tlaunch explain train.momentum --recipe resnet50`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        match self.make_parser(ctx).parse_args(list(args))[0].get("command"):
+            case (word, following, *_) if following.startswith("-"):
+                from launcher.cli.training.setting_text import is_like_setting  # not needed for most programs
+
+                ctx.allow_interspersed_args = is_like_setting(word)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=TakesSetting, epilog=EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option(
     "--rank", "global_rank", type=IntRange(min=0), default=0, metavar="N", help="Rank to explain.  [default: 0]"
 )

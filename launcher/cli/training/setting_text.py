@@ -48,6 +48,14 @@ def settings_called(name: str, recipe: str | None) -> Settings | None:
     )
 
 
+def is_like_setting(word: str) -> bool:
+    """Return True if `word` means settings of a bundled program, or looks like one."""
+    try:
+        return any(settings_called(word, recipe) is not None for recipe in RECIPES)
+    except UsageError:
+        return True
+
+
 def lines_of(settings: Settings) -> Iterator[str]:
     """Yield the lines about one setting, or a table of several."""
     if len(settings) > 1:

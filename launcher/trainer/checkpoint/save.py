@@ -42,8 +42,8 @@ class CheckpointWriter:
     ) -> None:
         """Prepare to write checkpoints to `directory`. Only one run may write to it at a time.
 
-        `keep` is the number of latest checkpoints to keep; with `keep_best` the one with the lowest validation loss is
-        kept, too. `way` is one of `launcher.checkpoint.file_layout.WAYS`. On rank 0, in the writing thread, `on_saved`
+        `keep` is the number of latest checkpoints to keep; with `keep_best` the one with the best validation is kept,
+        too. `way` is one of `launcher.checkpoint.file_layout.WAYS`. On rank 0, in the writing thread, `on_saved`
         is called with the step of each complete checkpoint, and `on_unremoved` with the error if an old checkpoint
         cannot be removed. `on_unwritable` and `seen_within_s` are as in `prepared`.
 

@@ -45,11 +45,17 @@ class Corpus:
 
 
 def open_corpus(
-    settings: TransformerSettings, world: World, data: Sequence[Path], given_tokenizer: GivenTokenizer = lambda: None
+    settings: TransformerSettings,
+    world: World,
+    data: Sequence[Path],
+    given_tokenizer: GivenTokenizer = lambda: None,
+    *,
+    keeps_vocabulary: bool = False,
 ) -> Corpus:
     """Open the corpus at `data` (see `find_splits`), or the built-in sample if it is empty. All ranks must call it.
 
     One rank per server creates missing files. On rank 0, `given_tokenizer` returns the file of a tokenizer to use.
+    `keeps_vocabulary`: the model exists already, so its vocabulary size cannot change.
 
     Raises:
         UnreadableError: files are missing or malformed.
@@ -73,6 +79,7 @@ def open_corpus(
             f"{splits.train}: {len(train)} training pairs do not fill one batch of {batch_size}",
             hint=f"use `--set train.batch_size={len(train)}`, or more pairs",
         )
+    remarks = _remarks(pair_texts, stored, train, tokenizer, settings, keeps_vocabulary=keeps_vocabulary)
     return Corpus(
         train=train,
         valid=valid,
@@ -82,7 +89,7 @@ def open_corpus(
         digest=digest,
         origin=f"{splits.train}, {direction_of(splits.languages)}, "
         f"{len(train)} training and {len(valid)} validation pairs, tokenizer {kept_at}",
-        remarks=list(_remarks(pair_texts, stored, train, tokenizer, settings)) if world.is_first else [],
+        remarks=list(remarks) if world.is_first else [],
     )
 
 
@@ -212,6 +219,8 @@ def _remarks(
     train: TokenizedPairs,
     tokenizer: Tokenizer,
     settings: TransformerSettings,
+    *,
+    keeps_vocabulary: bool,
 ) -> Iterator[str]:
     for text, tokens in zip(pair_texts, stored, strict=True):
         if empty := tokens.index.empty_count:
@@ -222,7 +231,8 @@ def _remarks(
             f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "
             f"data.target_length = {settings.data.target_length} tokens"
         )
-    if 2 * tokenizer.size <= (rows := settings.model.vocabulary_size):
+    is_given = keeps_vocabulary or settings.data.tokenizer
+    if not is_given and 2 * tokenizer.size <= (rows := settings.model.vocabulary_size):
         yield (
             f"warning: model.vocabulary_size = {rows}, but the text has only {tokenizer.size} different tokens, so the other "
             f"rows are never trained; use --set model.vocabulary_size={tokenizer.size}"

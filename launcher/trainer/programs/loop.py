@@ -261,7 +261,7 @@ class EarlyStopping:
 
     def log_line(self) -> str:
         best, better = self._best, "higher BLEU" if self._by_bleu else "lower loss"
-        named = "none had a finite loss"
+        named = f"none had a finite {'BLEU' if self._by_bleu else 'loss'}"
         if best is not None:
             named = f"the highest BLEU is {best:.2f}" if self._by_bleu else f"the lowest loss is {best:.6f}"
         return f"ended early: {self.validations.since} validations in a row have no {better}; {named}"

@@ -61,7 +61,10 @@ class Translation(Program[GlobalBatch, StepResult]):
         self.world = world
         if settings.train.bleu_sentences:
             world.from_rank_0(_check_scores)
-        self._corpus = open_corpus(settings, world, files.data, partial(initial_tokenizer, files))
+        keeps_vocabulary = files.init_from is not None or files.resume is not None
+        self._corpus = open_corpus(
+            settings, world, files.data, partial(initial_tokenizer, files), keeps_vocabulary=keeps_vocabulary
+        )
         self._session = Session(settings, world)
         self.optimizer = self._session.optimizer
         self.best_metric, self.clip_norm = settings.train.best_metric, settings.train.clip_norm

@@ -11,7 +11,7 @@ from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import KINDS, KINDS_OF_BUFFERS, TOKENIZER, Index, read_index
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.mindspore_export import write_mindspore
-from launcher.checkpoint.model_merge import CONFIG
+from launcher.checkpoint.model_merge import CONFIG, read_config
 from launcher.checkpoint.tensors import all_bytes, state_bytes
 from launcher.cli.commands.ckpt.output import check_new, chosen_checkpoints, opened_with_bar, output_option
 from launcher.cli.options.chosen_run import chosen_saved
@@ -21,7 +21,6 @@ from launcher.cli.options.types import NAME_OR_PATH, IntRange
 from launcher.cli.text.stdout import write_out
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
 from launcher.cli.training.translators import has_translation_model, translation_model
-from launcher.core.codec import read_json
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError, exit_code_of
 from launcher.core.text import printable
 from launcher.recipes.load import recorded_settings
@@ -90,7 +89,8 @@ def export(*, checkpoint: str | None, form: str, for_ctranslate2: bool, output: 
         check_new(output)
         reference = chosen_saved(runs_dir, checkpoint, has_translation_model, "translation model")
         with translation_model(runs_dir, reference) as (model, called):
-            check_counterparts(_model_settings(model / CONFIG), called)
+            recorded = read_config(model)[1]
+            check_counterparts(recorded_settings(TransformerSettings, recorded, where=str(model / CONFIG)), called)
             words = ["--for-ctranslate2"] if for_ctranslate2 else []
             return _convert(MARIAN_CONVERTER, "export", model, output, (model / MODEL).stat().st_size, *words)
     path = chosen_checkpoints(runs_dir, checkpoint)[0]
@@ -162,15 +162,6 @@ def import_(*, path: Path, form: str, like: str | None, step: int | None, output
     check_new(output)
     words = ["--format", form, "--like", str(known), *(() if step is None else ("--step", str(step)))]
     return _convert(CONVERTER, "import", path, output, state_bytes(_convertible_index(known)), *words)
-
-
-def _model_settings(config: Path) -> TransformerSettings:
-    """Return the settings in the config.json of a model directory."""
-    try:
-        recipe = dict(read_json(config)["recipe"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UnreadableError(f"{config} has no valid entry `recipe`") from None
-    return recorded_settings(TransformerSettings, recipe, where=str(config))
 
 
 def _convertible_index(path: Path) -> Index:

@@ -52,9 +52,9 @@ def ls(*, run: str | None, as_json: bool, runs_dir: Path) -> None:
 
     If no run here has a checkpoint, the checkpoints of all known runs are listed.
 
-    The best is the remaining checkpoint with the lowest validation loss. Only --set checkpoint.keep_best=true keeps a
-    better one from being removed. A checkpoint with an unreadable index is shown as damaged. To check its other files,
-    use `tlaunch ckpt verify`.
+    The best is the remaining checkpoint with the lowest validation loss or, with train.best_metric=bleu, the highest
+    BLEU. Only --set checkpoint.keep_best=true keeps a better one from being removed. A checkpoint with an unreadable
+    index is shown as damaged. To check its other files, use `tlaunch ckpt verify`.
     """
     if run is not None:
         paths = chosen_checkpoints(runs_dir, run)
