@@ -81,7 +81,16 @@ def test_the_best_has_the_highest_bleu_if_that_is_the_metric(launcher, checkpoin
     for step, (loss, bleu) in enumerate([(2.0, 31.5), (1.0, 30.0)], start=1):
         metric = ("train.best_metric=bleu", "train.bleu_sentences=9")
         checkpoint("20260101-000000-a", step, *metric, validation_loss=loss, validation_bleu=bleu)
-    shown = launcher.call("ckpt", "ls", code=0).stdout
+    checkpoint("20260102-000000-b", 1, *metric, validation_loss=5.0, validation_bleu=30.0)
+    checkpoint("20260102-000000-b", 2, validation_loss=4.0)
+    checkpoint("20260103-000000-c", 1, validation_loss=5.0, validation_bleu=31.0)
+    checkpoint("20260103-000000-c", 2, *metric, validation_loss=4.0, validation_bleu=30.0)
+    rows = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
+    best = [Path(row["path"]).relative_to(launcher.directory / "runs").parts[::2] for row in rows if row["best"]]
+    assert sorted(best) == [
+        ("20260101-000000-a", "step-1"), ("20260102-000000-b", "step-2"), ("20260103-000000-c", "step-1"),
+    ]  # fmt: skip
+    shown = launcher.call("ckpt", "ls", "20260101-000000-a", code=0).stdout
     assert [line.partition("BLEU ")[2].split()[:3] for line in shown.splitlines()[1:]] == [
         ["30.00", *shown.splitlines()[1].split()[-1:]], ["31.50,", "the", "best"],
     ]  # fmt: skip
