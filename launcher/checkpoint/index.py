@@ -105,13 +105,6 @@ class Index:
     init_from: str = ""  # path of the model that the training started from, with its tokenizer; "": random weights
 
     @property
-    def validation_cost(self) -> float | None:
-        """The loss of the validation, or the negated BLEU if `train.best_metric` is BLEU. The lowest is the best."""
-        if self.settings.get("train", {}).get("best_metric") != BLEU:
-            return self.validation_loss
-        return None if self.validation_bleu is None else -self.validation_bleu
-
-    @property
     def tensors(self) -> Mapping[str, tuple[int, ...]]:
         return {**self.shapes, **self.buffers}
 
@@ -195,9 +188,15 @@ def written_ns(checkpoint: Path) -> int:
 
 
 def best_of(indexed: Iterable[tuple[Path, Index]]) -> Path | None:
-    """Return the first checkpoint with the best validation, or None if no checkpoint was validated."""
-    costs = {path: index.validation_cost for path, index in indexed if index.validation_cost is not None}
-    return min(costs, key=lambda path: costs[path], default=None)
+    """Return the checkpoint with the best validation, or None. `indexed` starts with the newest checkpoint.
+
+    All are compared by the `train.best_metric` of the newest checkpoint: the lowest loss, or the highest BLEU.
+    """
+    found = list(indexed)
+    by_bleu = any(index.settings.get("train", {}).get("best_metric") == BLEU for _, index in found[:1])
+    values = {path: index.validation_bleu if by_bleu else index.validation_loss for path, index in found}
+    known = {path: value for path, value in values.items() if value is not None}
+    return (max if by_bleu else min)(known, key=lambda path: known[path], default=None)
 
 
 def index_text(index: Index) -> str:

@@ -79,7 +79,7 @@ class Recorded:
     max_restarts: int
     engine: str | None = None  # the external engine that started the ranks; None: tlaunch did
     continues: ResumedFrom | None = None
-    init_from: str | None = None  # the option
+    init_from: str | None = None  # path of the initial model
     # All devices of an elastic run, by their rank in the complete rank table.
     devices: tuple[RankPlace, ...] = ()
 
@@ -111,7 +111,7 @@ def read_recorded(run_dir: RunDir) -> Recorded:
             engine=None if fields.get("engine") is None else decode(str, fields["engine"]),
             devices=_ascending(devices),
             continues=_continued(fields),
-            init_from=decode(str, found) if (found := fields.get("options", {}).get("init_from")) else None,
+            init_from=_initial(fields),
         )
 
 
@@ -150,6 +150,18 @@ def continued_by(run_dir: RunDir) -> ResumedFrom | None:
     with suppress(ValueError):
         return _continued(read_fields(run_dir))
     return None
+
+
+def initial_model_of(run_dir: RunDir) -> str | None:
+    """Return the path of the model that a run started from, or None if its run.json names none."""
+    with suppress(ValueError, AttributeError):
+        return _initial(read_fields(run_dir))
+    return None
+
+
+def _initial(fields: Mapping[str, Any]) -> str | None:
+    found = fields.get("options", {}).get("init_from")
+    return None if found is None else decode(str, found)
 
 
 def _continued(fields: Mapping[str, Any]) -> ResumedFrom | None:

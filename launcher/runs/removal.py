@@ -13,6 +13,7 @@ from launcher.core.atomic import point_link, renamed_error
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.runs.progress import State
+from launcher.runs.record import initial_model_of
 from launcher.runs.registry import registered
 from launcher.runs.status import RunState, look
 from launcher.runs.store import newest_first, run_at
@@ -57,22 +58,25 @@ def _why_it_stays(root: Path, state: RunState) -> str | None:
     return uncertain.get(state.state) or ("it belongs to another user" if is_anothers else None)
 
 
-def continued_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
-    """Find the runs in `roots` that runs in `others` were resumed from. Map each to the name of a resumed run."""
+def needed_among(roots: Collection[Path], others: Iterable[Path]) -> dict[Path, str]:
+    """Find the runs in `roots` that runs in `others` were resumed from or started from. Map each to the reason."""
     by_place = {os.path.realpath(root): root for root in roots}
     found: dict[Path, str] = {}
     for other in others:
-        for earlier, _ in runs_before(RunDir(other)):
-            if (root := by_place.get(os.path.realpath(earlier.root))) is not None:
-                found.setdefault(root, other.name)
+        model = initial_model_of(RunDir(other))
+        needed = [(earlier.root, "was resumed from it") for earlier, _ in runs_before(RunDir(other))]
+        needed += [(path, "started from its model") for path in (Path(model).parents if model else ())]
+        for path, why in needed:
+            if (root := by_place.get(os.path.realpath(path))) is not None:
+                found.setdefault(root, f"run {other.name} {why}")
     return found
 
 
 class Removal:
-    """Removes runs one by one. A run is kept if another run was resumed from it after the removals began."""
+    """Removes runs one by one. A run is kept if another run was resumed or started from it meanwhile."""
 
     def __init__(self, runs_dir: Path, known: Iterable[Path]) -> None:
-        """Prepare the removals. The runs in `known` were already checked: none was resumed from a run to be removed."""
+        """Prepare the removals. The runs in `known` were already checked: none needs a run to be removed."""
         self._runs_dir = runs_dir
         self._known: dict[Path, set[str]] = {}
         for root in known:
@@ -84,8 +88,8 @@ class Removal:
         The directory is renamed first, so that no reader sees a run with missing files. Raises FileNotFoundError if
         another process has removed it, and OSError if files remain, which then have a hidden name.
         """
-        if name := continued_among([root], self._started_meanwhile()).get(root):
-            return f"{name} continues it"
+        if why := needed_among([root], self._started_meanwhile()).get(root):
+            return why
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}{_REMOVED}")
         with renamed_error(root, aside):
             root.rename(aside)

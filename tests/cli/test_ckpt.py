@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from launcher.checkpoint.index import INDEX, TOKENIZER, Index, NamedBox, PartFile, index_text
+from launcher.cli.run_options import RunOptions
+from launcher.cli.training.resume import resolve_checkpoint
 from launcher.core.records import Layout
 from launcher.mesh.boxes import Box
 from launcher.recipes.load import load_settings
@@ -81,7 +84,16 @@ def test_the_best_has_the_highest_bleu_if_that_is_the_metric(launcher, checkpoin
     for step, (loss, bleu) in enumerate([(2.0, 31.5), (1.0, 30.0)], start=1):
         metric = ("train.best_metric=bleu", "train.bleu_sentences=9")
         checkpoint("20260101-000000-a", step, *metric, validation_loss=loss, validation_bleu=bleu)
-    shown = launcher.call("ckpt", "ls", code=0).stdout
+    checkpoint("20260102-000000-b", 1, *metric, validation_loss=5.0, validation_bleu=30.0)
+    checkpoint("20260102-000000-b", 2, validation_loss=4.0)
+    checkpoint("20260103-000000-c", 1, validation_loss=5.0, validation_bleu=31.0)
+    checkpoint("20260103-000000-c", 2, *metric, validation_loss=4.0, validation_bleu=30.0)
+    rows = json.loads(launcher.call("ckpt", "ls", "--json", code=0).stdout)
+    best = [Path(row["path"]).relative_to(launcher.directory / "runs").parts[::2] for row in rows if row["best"]]
+    assert sorted(best) == [
+        ("20260101-000000-a", "step-1"), ("20260102-000000-b", "step-2"), ("20260103-000000-c", "step-1"),
+    ]  # fmt: skip
+    shown = launcher.call("ckpt", "ls", "20260101-000000-a", code=0).stdout
     assert [line.partition("BLEU ")[2].split()[:3] for line in shown.splitlines()[1:]] == [
         ["30.00", *shown.splitlines()[1].split()[-1:]], ["31.50,", "the", "best"],
     ]  # fmt: skip
@@ -94,8 +106,11 @@ def test_what_a_run_starts_from(launcher, checkpoint):
 
     def started_from(*words):
         done = launcher.call("run", "--devices", 1, "--dry-run", "--json", *sizes, *words, code=0)
-        argv = json.loads(done.stdout)["ranks"][0]["argv"]
-        return Path(argv[argv.index("--init-from") + 1])
+        record = json.loads(done.stdout)
+        argv = record["ranks"][0]["argv"]
+        source = argv[argv.index("--init-from") + 1]
+        assert record["options"]["init_from"] == source  # for `status`, `rerun` and `prune`
+        return Path(source)
 
     assert started_from("--init-from", "20260101-000000-a") == started_from("--init-from", directory) == directory
     model = directory.parents[1] / "model"
@@ -258,6 +273,38 @@ def test_auto_names_the_nearest_of_another_text(launcher, checkpoint):
         f"step-6 of 20260102-000000-b differs in train.seed = 9 (this run: 1), --data = the packaged sample (this run: {path})"
         in said
     )
+
+
+def test_auto_resumes_a_training_whose_initial_model_is_removed(launcher, checkpoint):
+    initial = checkpoint("20260101-000000-base", 5, "train.seed=9")
+    tuned = checkpoint("20260102-000000-tuned", 6, init_from=str(initial))
+    run = "20260101-000000-base"
+    names = (initial, run, "base", "20260101-", f"runs/{run}", f"{run}/checkpoints", f"{run}/checkpoints/step-5")
+    for _ in range(2):  # before and after the removal
+        for name in names:
+            assert resumed_from(launcher, "--resume", "auto", "--init-from", name)[0] == tuned.parent
+        shutil.rmtree(initial.parents[1], ignore_errors=True)
+    for name in ("", "runs", "other", initial.with_name("step-6")):
+        launcher.refused(2, ["run", "--devices", 1, "--resume", "auto", "--init-from", name])
+
+
+@pytest.mark.parametrize("name", ["latest", "latest~0", "runs/latest/checkpoints/step-5", "a"])
+def test_auto_refuses_an_initial_model_that_changes_with_each_run(launcher, checkpoint, name):
+    for run in ("20260101-000000-a", "20260102-000000-a"):
+        checkpoint(run, 5)
+    (launcher.directory / "runs/latest").symlink_to("20260102-000000-a")
+    refused = launcher.refused(2, ["run", "--devices", 1, "--resume", "auto", "--init-from", name])
+    assert f"error: --resume auto cannot be combined with --init-from {name}" in refused
+
+
+def test_auto_compares_the_content_of_the_tokenizer(launcher, checkpoint):
+    written = checkpoint("20260101-000000-a", 5, "data.tokenizer=/gone/t.model")
+    options = RunOptions(resume="auto", runs_dir=launcher.directory / "runs")
+    for content, expected in (("t", written.parent), ("u", None)):
+        name = f"data.tokenizer={launcher.write('moved.model', content)}"
+        settings = asdict(load_settings(TransformerSettings, None, [name]))
+        assert resolve_checkpoint(options, "transformer", settings, [name], settings)[0] == expected
+    assert resumed_from(launcher, "--resume", "auto")[0] is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")

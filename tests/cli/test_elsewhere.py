@@ -72,6 +72,10 @@ def test_a_checkpoint_is_found_from_anywhere(places):
     for typed in (["ls"], ["ls", "mine"], ["verify", "mine"], ["verify", path.parent]):
         assert str(path) in places.call("none", "ckpt", *typed, code=0).stdout
     assert "no run in runs has a checkpoint" in places.call("none", "ckpt", "prune", "--keep", 1, code=2).stderr
+    for name in ("latest", "mine", "20260101-000000-mine"):
+        assert "runs contains no runs" in places.call("none", "ckpt", "prune", name, "--keep", 1, code=2).stderr
+    typed = ("ckpt", "prune", path.parent, "--keep", 1, "--dry-run")
+    assert places.call("none", *typed, code=0).stdout.startswith("would free")
     assert places.call("one", "ckpt", "prune", "--keep", 1, "--dry-run", code=0).stdout.startswith("would free")
 
 

@@ -112,6 +112,17 @@ def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
     assert launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stdout == "a\n"
 
 
+@pytest.mark.parametrize("path", ["model", "checkpoints/step-5"])
+def test_a_run_keeps_the_run_whose_model_it_started_from(launcher, path):
+    root = make(launcher.runs, "a")
+    started = {"options": {"init_from": str(root / path)}}
+    removal = Removal(launcher.runs, (root,))
+    acted_run.make(launcher.runs / "b", engine="mpirun", **started)  # it may be active
+    assert removal.remove(root) == "run b started from its model"
+    said = launcher.call("prune", "--keep", 0, "--yes", code=0).stderr
+    assert "kept a: run b started from its model" in said
+
+
 def test_a_run_that_begins_meanwhile_keeps_what_it_goes_on_from(launcher):
     root = make(launcher.runs, "a")
     removal = Removal(launcher.runs, (root,))

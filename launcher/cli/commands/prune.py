@@ -19,7 +19,7 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from launcher.core.regular_files import bytes_in
 from launcher.runs.progress import State
 from launcher.runs.registry import registered
-from launcher.runs.removal import FoundRun, Removal, continued_among, runs_found
+from launcher.runs.removal import FoundRun, Removal, needed_among, runs_found
 from launcher.runs.store import run_names
 
 EPILOG = """\b
@@ -29,8 +29,8 @@ Examples:
   tlaunch prune --state failed --state hung --state lost --yes
 
 A run is removed with its logs, checkpoints and model. Never removed: active runs, and runs that may be active (on
-another machine, or under mpirun or srun); runs that a remaining run was resumed from (--resume); runs of other users;
-links to other directories. --keep 0 removes every finished run.
+another machine, or under mpirun or srun); runs that a remaining run was resumed from (--resume) or started from
+(--init-from); runs of other users; links to other directories. --keep 0 removes every finished run.
 
 Exit codes: 0; 1 a run cannot be removed, or you answered no; 2 wrong usage; 130 Ctrl-C.
 """
@@ -111,15 +111,15 @@ def _is_wanted(found: FoundRun, older_than_s: float | None, states: tuple[str, .
 
 
 def _without_needed(found: Iterable[FoundRun], chosen: list[FoundRun], others: list[Path]) -> list[FoundRun]:
-    """Keep each chosen run that a remaining run was resumed from, and print the reason. Return the runs to remove."""
+    """Keep each chosen run that a remaining run needs, and print the reason. Return the runs to remove."""
     while True:
         left = [each.root for each in found if each not in chosen]
-        needed = continued_among([each.root for each in chosen], [*left, *others])
+        needed = needed_among([each.root for each in chosen], [*left, *others])
         if not needed:
             return chosen
         for each in chosen:
             if each.root in needed:
-                _say_kept(each, f"run {needed[each.root]} was resumed from it")
+                _say_kept(each, needed[each.root])
         chosen = [each for each in chosen if each.root not in needed]
 
 

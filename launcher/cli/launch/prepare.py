@@ -97,6 +97,7 @@ def prepare(
     )
     used = used_cluster(cluster, layout.world_size)
     program, layout = _program(options, layout, {**inherited, **variables}, needs_data=needs_data)
+    options = replace(options, init_from=program.init_from)  # recorded, because `latest` and names change their meaning
     has_stdin = engine is not None or (options.stdin is not None and layout.world_size == 1)
     fault = None if program.recipe and options.dry_run else fault_of(program, has_stdin=has_stdin)
     if fault is not None and (elsewhere is None or (elsewhere == "servers" and len(used.servers) == 1)):
@@ -123,7 +124,8 @@ def _program(
     from launcher.cli.training.trainer_program import trainer_command  # only for the bundled trainer
 
     trainer = trainer_command(options, layout, needs_data=needs_data)
-    return Program(trainer.argv, cwd, environment, trainer.recipe, trainer.continues, trainer.notes), trainer.layout
+    found = trainer.recipe, trainer.continues, trainer.init_from, trainer.notes
+    return Program(trainer.argv, cwd, environment, *found), trainer.layout
 
 
 def _request(

@@ -31,6 +31,7 @@ class Program:
     environment: Mapping[str, str]  # of the ranks, without the variables that differ between ranks
     recipe: str | None = None  # the bundled program's name; None: the user's own program
     continues: ResumedFrom | None = None  # by --resume
+    init_from: str | None = None  # path of the initial model
     notes: tuple[str, ...] = ()  # of the bundled program
 
     @cached_property

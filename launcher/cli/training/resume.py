@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -16,14 +17,15 @@ from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.same_settings import check_settings, difference_text, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
-from launcher.core.errors import TlaunchError, UnreadableError
+from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.machine.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
+from launcher.core.resources import at_home
 from launcher.core.run_dir import LATEST, RunDir
 from launcher.core.text import shell_word, some_of
 from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
-from launcher.runs.store import find_run, means_latest, run_names
+from launcher.runs.store import find_run, find_runs, given_names, means_latest, run_names
 
 SHOWN = 8  # checkpoints or settings listed in a message
 PACKAGED_DATA = "the packaged sample"
@@ -53,14 +55,28 @@ def _newest_fitting(
 ) -> tuple[Path | None, str]:
     """Return the directory of the newest checkpoint with these settings, or None and how the nearest one differs."""
     data = " ".join(str(path.absolute()) for path in options.data_paths)
-    init_from = "" if options.init_from is None else str(resolve_model(options.runs_dir, options.init_from))
+    init_from, is_removed = options.init_from or "", False
+    if _means_newest(options.runs_dir, init_from):
+        raise UsageError(
+            f"--resume auto cannot be combined with --init-from {escaped(init_from)}, which means another run after each start",
+            hint="give the run's full name or the path of its model; `tlaunch ps --all` lists runs",
+        )
+    if options.init_from is not None:
+        try:
+            init_from = str(resolve_model(options.runs_dir, init_from))
+        except UnreadableError:  # raised again if no checkpoint fits
+            is_removed = True
+    tokenizer, digest = _tokenizer(settings), ""
+    with suppress(OSError):  # `recipe.check_data` has read it, except for `explain --settings`
+        digest = hashlib.sha256(Path(at_home(tokenizer)).read_bytes()).hexdigest() if tokenizer else ""
     found: list[tuple[list[str], Path]] = []
     for path, index in _indexed(options.runs_dir):
         differences = list(differing_settings(index, settings, named, defaults=defaults))
+        is_same = is_removed and _is_removed_model(index.init_from, options.runs_dir, init_from)
         for name, theirs, ours, absent in (
             ("--data", index.data, data, PACKAGED_DATA),
-            ("--init-from", index.init_from, init_from, "none"),
-            ("data.tokenizer", _tokenizer(index.settings), _tokenizer(settings), "none"),
+            ("--init-from", index.init_from, index.init_from if is_same else init_from, "none"),
+            ("data.tokenizer", index.tokenizer if tokenizer else _tokenizer(index.settings), digest, "none"),
         ):
             if theirs != ours:
                 differences.append((name, theirs or absent, ours or absent))
@@ -74,30 +90,46 @@ def _newest_fitting(
     return None, f"{nearest.name} of {escaped(nearest.parents[1].name)} differs in {some_of(differing, SHOWN)}"
 
 
-def initial_words(
+def initial_model(
     options: RunOptions,
     continues: ResumedFrom | None,
     program: str,
     settings: Mapping[str, Any],
     defaults: Mapping[str, Mapping[str, Any]],
-) -> tuple[str, ...]:
-    """Return the trainer's option for its initial model, or no words. `continues` is the checkpoint to resume from.
+) -> str | None:
+    """Return the path of the trainer's initial model, or None. `continues` is the checkpoint to resume from.
 
     Raises UnreadableError if the model is missing or damaged, and UsageError if it does not fit the settings.
     """
     if continues is not None:  # its initial model may be gone; ranks use the tokenizer of the checkpoint
-        source = read_index(continues.checkpoint).init_from
-    elif options.init_from is None:
-        return ()
-    else:
-        model = resolve_model(options.runs_dir, options.init_from)
-        check_initial(model, program, settings, defaults)
-        source = str(model)
-    return ("--init-from", source) if source else ()
+        return read_index(continues.checkpoint).init_from or None
+    if options.init_from is None:
+        return None
+    model = resolve_model(options.runs_dir, options.init_from)
+    check_initial(model, program, settings, defaults)
+    return str(model)
 
 
-def _tokenizer(settings: Mapping[str, Any]) -> Any:
-    return settings.get("data", {}).get("tokenizer", "")
+def _tokenizer(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("data", {}).get("tokenizer", ""))
+
+
+def _means_newest(runs_dir: Path, reference: str) -> bool:
+    """Return True if `reference` names a run by its age: `latest`, or a --name that several runs share."""
+    with suppress(TlaunchError):  # it may be a model or a checkpoint, or removed
+        return any(map(means_latest, Path(reference).parts)) or len(find_runs(runs_dir, reference)) > 1
+    return False
+
+
+def _is_removed_model(path: str, runs_dir: Path, reference: str) -> bool:
+    """Return True if `reference` meant the model or checkpoint at `path`, or its run, before it was removed."""
+    model = Path(path)
+    run = RunDir(model.parent if step_named(model.name) is None else model.parent.parent)
+    places = {Path(reference).absolute(), (runs_dir / reference).absolute()}
+    if model not in {run.model, run.checkpoints / model.name}:
+        return model in places
+    names = (run.root.name, *given_names([run.root.name])[run.root.name])
+    return any(name.startswith(reference) for name in names) or not places.isdisjoint({model, model.parent, run.root})
 
 
 def resolve_model(runs_dir: Path, reference: str) -> Path:

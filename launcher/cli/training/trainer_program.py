@@ -31,6 +31,7 @@ class TrainerCommand:
     recipe: str
     layout: Layout  # the run's, except for a recipe with its own number of micro batches
     continues: ResumedFrom | None  # from --resume
+    init_from: str | None  # path of the initial model
     notes: tuple[str, ...]
 
 
@@ -90,11 +91,13 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
         notes += (f"note: checkpoint.enabled is false, so each restart trains {begins}",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
+    init_from = None
     if continues is not None or options.init_from is not None:
-        from launcher.cli.training.resume import initial_words  # only for --resume and --init-from
+        from launcher.cli.training.resume import initial_model  # only for --resume and --init-from
 
-        argv += initial_words(options, continues, recipe.name, asdict(settings), asdict(recipe.settings()))
-    return TrainerCommand(tuple(argv), recipe.name, layout, continues, (*notes, *more))
+        init_from = initial_model(options, continues, recipe.name, asdict(settings), asdict(recipe.settings()))
+        argv += [] if init_from is None else ["--init-from", init_from]
+    return TrainerCommand(tuple(argv), recipe.name, layout, continues, init_from, (*notes, *more))
 
 
 def _resumed(

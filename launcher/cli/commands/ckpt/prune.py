@@ -44,7 +44,7 @@ still active.
 @runs_dir_option
 def prune(*, run: str | None, keep: int, dry_run: bool, runs_dir: Path) -> None:
     """Remove all but the newest intact checkpoints of a run or directory."""
-    found = chosen_checkpoints(runs_dir, run, is_only_here=run is None)
+    found = chosen_checkpoints(runs_dir, run, is_only_here=True)
     if run is not None and any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
         raise UsageError(f"{run} is a single checkpoint", hint=f"give its directory: {found[0].parent}")
     if (run is None or means_latest(run)) and os.geteuid() == ROOT:  # root may remove any user's files
