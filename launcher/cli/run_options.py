@@ -154,6 +154,7 @@ def check_options(options: RunOptions) -> None:
         "--data and --source": options.data is not None and options.source is not None,
         "--data and --target": options.data is not None and options.target is not None,
         "--detach and --stdin": options.detach and options.stdin is not None,
+        "--elastic and --stdin": options.elastic and options.stdin is not None,
         "--engine and --stdin": options.engine is not None and options.stdin is not None,
         "--console and --stdin, which shows the output of its rank,": options.console != RunOptions.console
         and options.stdin is not None,

@@ -262,7 +262,7 @@ class RunController:
             self.outcome.judge(found, is_left_out=self._leave_out_culprit(found.verdict))
             self.phase = Phase.ENDING
         else:  # a failure still counts as a failure if a stop is requested later
-            self.outcome.judge(found, may_restart=self.outcome.is_by_engine(wish.by_server))
+            self.outcome.judge(found, wish=wish)
             self.phase = Phase.ENDING
             self._stop(wish)
 

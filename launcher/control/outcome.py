@@ -100,19 +100,19 @@ class Outcome:
         lacks_agents = self.lost and self._setup.supervision.elastic is None
         return self.restarts and not lacks_agents and not self._setup.engine_anew
 
-    def judge(self, found: Diagnosed, *, may_restart: bool = True, is_left_out: bool = False) -> None:
-        """Record a verdict, end the ranks, and decide whether to start them again."""
+    def judge(self, found: Diagnosed, *, wish: StopRequest | None = None, is_left_out: bool = False) -> None:
+        """Record a verdict, end the ranks, and decide whether to start them again. `wish` rules that out."""
         self._verdict = found.verdict
         self.record(Judged(found.verdict))
         if found.verdict.is_loss and self.lost and self._setup.supervision.elastic is not None:
             self.budget.note_step(found.highest_step)
-            self.restarts = may_restart
+            self.restarts = True
         else:
-            self.restarts = may_restart and self.budget.decide(
-                found.verdict, found.highest_step, is_left_out=is_left_out
-            )
-        if may_restart and self.budget.refusal:
+            self.restarts = self.budget.decide(found.verdict, found.highest_step, is_left_out=is_left_out)
+        if self.budget.refusal:
             self.refuse_restart(self.budget.refusal)
+        if wish is not None:
+            self.stop_restart(wish)
         self._refuse_impossible_restart()
         self._record_stopping(found.cause)
         self._orders.append(EndRanks(found.cause, found.verdict, self.restarts_on_same_agents))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.launch.dry_run import _variables
+from launcher.core.records import Cluster, Layout, RankSpec, RunSpec
 from launcher.core.resources import module_argv
 
 
@@ -157,3 +159,10 @@ def test_data_that_ranks_do_not_get_are_noted(launcher, sample_tables, source, i
     launcher.write("table.json", (sample_tables / "rank_table_2pcs.json").read_text())
     done = launcher.shell(f'"$@" {source} --dry-run -- true', "run", code=0)
     assert ("standard input" in done.stderr) == is_noted, done.stderr
+
+
+def test_an_empty_value_is_not_shown_as_unset():
+    envs = ({"A": "1"}, {"A": ""}, {"A": None})
+    ranks = tuple(RankSpec(rank, rank, "h", 0, rank, ("true",), variables) for rank, variables in enumerate(envs))
+    spec = RunSpec("n", Path("/runs/n"), Cluster(()), Layout(3), ranks, Path("/"), "h", 1)
+    assert "  A: '', unset" in list(_variables(spec))

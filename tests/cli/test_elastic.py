@@ -145,6 +145,8 @@ def test_what_is_no_device_in_the_file_changes_nothing(launcher, wait_until, sna
     (2, ["--devices", 4, "--elastic", "--exclude", "0,1,2"]),
     (3, ["--devices", 4, "--mp", 4, "--elastic", "--exclude", "0", "--exclude", "127.0.0.1"]),
     (2, ["--devices", 2, "--engine", "slurm", "--elastic"]),
-], ids=["without --elastic", "no such device", "several at once", "nothing left", "an engine's agents"])  # fmt: skip
+    (2, ["--devices", 2, "--elastic", "--stdin", "1"]),
+    (2, ["--devices", 4, "--elastic", "--exclude", "3", "--console", "3"]),
+], ids=["without --elastic", "no such device", "several at once", "nothing left", "an engine's agents", "stdin", "console"])  # fmt: skip
 def test_what_no_elastic_run_can_be_is_refused(launcher, code, options, snapshot):
     assert launcher.refused(code, ["run", *options, "--", "true"]) == snapshot

@@ -71,12 +71,13 @@ def test_a_checkpoint_is_found_from_anywhere(places):
         assert "20260101-000000-mine, the newest run with a checkpoint" in done.stderr
     for typed in (["ls"], ["ls", "mine"], ["verify", "mine"], ["verify", path.parent]):
         assert str(path) in places.call("none", "ckpt", *typed, code=0).stdout
-    assert "no run in runs has a checkpoint" in places.call("none", "ckpt", "prune", "--keep", 1, code=2).stderr
     for name in ("latest", "mine", "20260101-000000-mine"):
         assert "runs contains no runs" in places.call("none", "ckpt", "prune", name, "--keep", 1, code=2).stderr
     typed = ("ckpt", "prune", path.parent, "--keep", 1, "--dry-run")
     assert places.call("none", *typed, code=0).stdout.startswith("would free")
-    assert places.call("one", "ckpt", "prune", "--keep", 1, "--dry-run", code=0).stdout.startswith("would free")
+    assert "no readable run found in runs" in places.call("none", "ckpt", "prune", "--keep", 1, code=2).stderr
+    told = places.call("one", "ckpt", "prune", "--keep", 1, "--dry-run", code=2).stderr
+    assert "runs/20260103-000000-new: this run has no checkpoint" in told
 
 
 def test_the_latest_is_that_of_all_where_there_is_none_here(places):

@@ -69,6 +69,9 @@ def test_a_result_tells_how_each_attempt_went(launch):
 def test_a_time_limit_is_no_failure_of_a_rank(launch):
     result = launch(["sleep", "1000"], devices=2, timeout=0.5)
     assert (result.exit_code, result.verdict) == (124, None)
+    with pytest.raises(launcher.RunFailedError, match=r": stopped after .* by its time limit; logs in ") as caught:
+        launch(["sleep", "1000"], devices=1, timeout=0.5, check=True)
+    assert caught.value.exit_code == 124
 
 
 def test_lines_go_where_stdout_leads_now(launch):
@@ -92,6 +95,11 @@ def test_a_run_goes_on_whatever_its_caller_has_closed(tmp_path, closed):
     assert "Error" not in done.stderr
 
 
+def test_console_may_be_one_rank(launch, capsys):
+    launch(["sh", "-c", "echo rank $RANK"], devices=2, console=1)
+    assert capsys.readouterr().out == "rank 1\n"
+
+
 def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
     shown = io.StringIO()
     shown.close()
@@ -103,6 +111,7 @@ def test_a_run_goes_on_where_what_stands_for_stdout_takes_nothing(launch):
     (["true"], {"devices": 1}, UsageError), ([["true"]], {"devices": "1"}, UsageError),
     ([["true"]], {"devices": 0}, UsageError),
     ([["true"]], {"devices": 1, "bind": "tightly"}, UsageError), ([["true"]], {"devices": 1, "console": [0, 1]}, UsageError),
+    *(([["true"]], {"devices": 1, "console": console}, UsageError) for console in (1, None, ["all"], True)),
     ([["true"]], {"rank_table": "missing.json"}, UnreadableError),
     ([["true"]], {"devices": 3, "mp": 2}, RefusedLayoutError),
 ])  # fmt: skip

@@ -19,8 +19,9 @@ run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2
 ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t; run --epochs 3; rerun --epochs 3; stop --epochs 3
-run --lr 0.1 --batch-size=32 -n 4 --tp 2; run --pipeline_stage 2 --micro_batch_num 4 --src_len 10 --zounds; run --bf16; run --lr 1 -- train.py; run --recipe quickstart --n_layer 2
+run --lr 0.1 --batch-size=32 -n 4 --tp 2; run --pipeline_stage 2 --micro_batch_num 4 --src_len 10 --zounds; run --bf16; run --lr 1 -- train.py; run --recipe quickstart --n_layer 2; run --recipe=quickstart --n_layer 2; run --recipe nosuch --n_layer 2
 train --data p.tsv; resume; resume x --set train.steps=9; continue --set train.steps=9; run --set lr=0.1; run --timeout 0; run --timeout 1x; run --config tutoral.toml
+rm foo; rm --keep 2; ls foo; kill foo; train --nosuch; train --lr 0.1; help; help run; help nosuch; version run
 stop ''; status ''; logs ''; validate ''; table show ''; run --dry-run --rank-table ''
 """
 WHOLE_LINES = """

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar, overload
 
 from launcher.cli.launch.launch_result import FunctionResult, LaunchResult, RunFailedError, finished
 from launcher.cli.launch.run_handle import LauncherProcess, Run
@@ -82,7 +82,7 @@ class LaunchOptions(TypedDict, total=False):
     lost_after: float
     allow_different_program: bool
     coordinator_port: int | None
-    console: Console | Sequence[int]
+    console: Console | int | Sequence[int]
     progress_regex: str | None
 
 
@@ -151,7 +151,7 @@ def launch(
     and `run_dir`.
 
     The lines that `console` selects go to `sys.stdout`, and all other output goes to `sys.stderr`. `console` may be a
-    list of ranks. Output that these streams do not accept is dropped.
+    rank or a list of ranks. Output that these streams do not accept is dropped.
 
     In the main thread, Ctrl-C (or a notebook's interrupt) ends the run within `grace` seconds, and a second Ctrl-C ends it
     at once. KeyboardInterrupt is raised after all processes of the run have ended. The run also ends if this process does.
@@ -218,8 +218,7 @@ def _options(given: dict[str, Any]) -> RunOptions:
     given["config"] = given["config"] and at_home(given["config"])
     given["runs_dir"] = given["runs_dir"] or usual_runs_dir()
     given["env"] = _pairs(given["env"] or {})
-    if not isinstance(given["console"], str | int):
-        given["console"] = ",".join(map(str, given["console"]))
+    given["console"] = _console(given["console"])
     for name in ("rank_table", "data", "source", "target", "resume", "init_from", "runs_dir"):
         if given[name] is not None:
             path = at_home(os.fspath(given[name]))
@@ -230,6 +229,18 @@ def _options(given: dict[str, Any]) -> RunOptions:
     for name in ("preload", "forward_signals"):
         given[name] = None if given[name] is None else ",".join(given[name])
     return RunOptions(**given)
+
+
+def _console(given: Any) -> str:
+    """Convert a rank or a list of ranks to a value for `--console`. Raises UsageError for other types than these and str."""
+    if isinstance(given, str):
+        return given
+    ranks = given if isinstance(given, Iterable) else (given,)
+    texts = [str(rank) if isinstance(rank, SupportsIndex) else "" for rank in ranks]
+    if not all(texts):
+        message = f"console: {reprlib.repr(given)} is not a string, a rank or a list of ranks"
+        raise errors.UsageError(message, hint="write console=[0, 3]")
+    return ",".join(texts)
 
 
 def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:

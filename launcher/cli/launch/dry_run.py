@@ -93,8 +93,9 @@ def _variables(spec: RunSpec) -> Iterator[str]:
         yield ""
         yield "other values on the other ranks (--verbose shows all):"
     for name in differing:
-        values = [masked(name, other.env.get(name) or "unset").replace(f"{spec.run_dir}/", "") for other in others]
-        yield f"  {name}: {printable(some_of(values, SHOWN_VALUES))}"
+        found = [other.env.get(name) for other in others]
+        values = ["unset" if value is None else shell_word(masked(name, value)) for value in found]
+        yield f"  {name}: {some_of(values, SHOWN_VALUES).replace(f'{spec.run_dir}/', '')}"
 
 
 def render(spec: RunSpec) -> Iterator[str]:

@@ -13,7 +13,7 @@ from launcher.core.run_dir import RunDir
 from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.terminal import printable
-from launcher.runs.status import look
+from launcher.runs.status import RunState, look
 
 if TYPE_CHECKING:
     from launcher.cli.launch.function_call import FunctionCall
@@ -74,7 +74,7 @@ def finished(answer: Mapping[str, Any], call: FunctionCall | None, *, check: boo
     state = look(RunDir(Path(answer["run_dir"])))
     result = LaunchResult(answer["exit_code"], state.run_dir.root, state.verdict, state.attempts)
     if check and result.exit_code != errors.EXIT_OK:
-        failed = RunFailedError("\n".join(_text(result)), result)
+        failed = RunFailedError("\n".join(_text(result, state)), result)
         culprit = None if result.verdict is None else result.verdict.culprit
         raised = None if call is None or culprit is None else call.raised(result.attempts[-1], culprit)
         raise failed if raised is None else raised from failed
@@ -92,12 +92,14 @@ def _with_values(result: LaunchResult, call: FunctionCall) -> FunctionResult[Any
         raise RunFailedError(f"{error.message}; logs in {result.run_dir}", result) from error.__cause__
 
 
-def _text(result: LaunchResult) -> Iterator[str]:
+def _text(result: LaunchResult, state: RunState) -> Iterator[str]:
     """Yield the lines of the message for a failed run."""
+    from launcher.cli.text.run_text import describe_run, shown_name  # only for failed runs
+    from launcher.cli.text.verdict_text import culprit_failure, headline  # likewise
+
     if (verdict := result.verdict) is None:
-        yield f"the run ended with exit code {result.exit_code}; logs in {result.run_dir}"
+        yield f"{shown_name(state)}: {describe_run(state)}; logs in {result.run_dir}"
         return
-    from launcher.cli.text.verdict_text import culprit_failure, headline  # only for failed runs
 
     failure = culprit_failure(verdict)
     yield f"{headline(verdict)}; logs in {result.run_dir}"

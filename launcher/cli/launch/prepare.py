@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from launcher.cli.launch.elastic import elastic_of, notes_of_first, table_of_part
+from launcher.cli.launch.elastic import elastic_of, first_allotment, notes_of_first, table_of_part
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.program_faults import fault_of, stdin_notes
 from launcher.cli.launch.rank_tables import Table, is_sample, read_table
@@ -147,7 +147,7 @@ def _request(
         fits = fits_recipe(options) if program.recipe else lambda _layout: True
         elastic = elastic_of(options.exclude, cluster, layout, fits)
     pattern_of(options.progress_regex)  # raises for an invalid pattern
-    return Request(
+    request = Request(
         cluster=cluster,
         layout=layout,
         argv=program.argv,
@@ -163,7 +163,6 @@ def _request(
             elastic=elastic,
             scheduler=scheduler,
         ),
-        console=_console(options, layout.world_size),
         user_env=variables,
         inherited_env=inherited,
         machine=read_machine(),
@@ -174,6 +173,8 @@ def _request(
         progress_regex=options.progress_regex,
         stdin=options.stdin,
     )
+    first = None if elastic is None else first_allotment(request)
+    return replace(request, console=_console(options, (layout if first is None else first.layout).world_size))
 
 
 def _console(options: RunOptions, rank_count: int) -> str:

@@ -23,10 +23,10 @@ from launcher.supervise.port import check_port, hold_port
 def run(options: RunOptions, on_begin: Callable[[Path], None] | None = None) -> LaunchOutcome:
     """Check the options, start the run, wait for it to end, and return its outcome.
 
-    `on_begin` is called with the run directory, before any rank starts. With `detach`, return when the run has started. With `dry_run`, only print the run's commands. Signals that arrive
-    meanwhile act on the run. Call this in the main thread before other threads start, because it forks. Raises a
-    TlaunchError if the options, rank table, layout, program or engine are invalid, the port is in use, or the run
-    directory cannot be created.
+    `on_begin` is called with the run directory, before any rank starts. With `detach`, return when the run has started.
+    With `dry_run`, only print the run's commands. Signals that arrive meanwhile act on the run. Call this in the main
+    thread before other threads start, because it forks. Raises a TlaunchError if the options, rank table, layout, program
+    or engine are invalid, the port is in use, or the run directory cannot be created.
     """
     chosen = for_engine(options, os.environ)
     prepared = replace(prepare(chosen, os.environ), on_begin=on_begin)

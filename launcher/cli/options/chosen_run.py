@@ -68,16 +68,14 @@ def chosen(runs_dir: Path, run: str | None) -> RunDir:
     return _reported(_found(runs_dir, places, run), runs_dir, places)
 
 
-def chosen_saved(
-    runs_dir: Path, reference: str | None, has_it: Callable[[RunDir], bool], what: str, *, is_only_here: bool = False
-) -> str:
+def chosen_saved(runs_dir: Path, reference: str | None, has_it: Callable[[RunDir], bool], what: str) -> str:
     """Return `reference` if `runs_dir` or the file system has it, or else the path of the run that it names.
 
     Without `reference`, return the path of the newest run for which `has_it` returns True, and print a note. Other runs
-    directories are searched last, and not at all with `is_only_here`. `what` names the searched thing in messages.
-    Raises UnreadableError if there is no such run, and UsageError if `reference` is a prefix of several names.
+    directories are searched last. `what` names the searched thing in messages. Raises UnreadableError if there is no
+    such run, and UsageError if `reference` is a prefix of several names.
     """
-    elsewhere = () if is_only_here else other_run_directories(runs_dir)
+    elsewhere = other_run_directories(runs_dir)
     if reference is not None:
         if not elsewhere or any(os.path.lexists(path) for path in (reference, runs_dir / reference)):
             return reference

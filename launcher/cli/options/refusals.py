@@ -91,7 +91,7 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
     known = group.list_commands(context) if isinstance(group, click.Group) else ()
     hint = did_you_mean(near(name, known))
     if context.parent is None and name in COMMANDS_CALLED_HERE:
-        hint = f"use `{shell_words((path, *COMMANDS_CALLED_HERE[name].split(), *masked_argv(words[1:])))}`"
+        hint = _hint_of_alias(words, context)
     elif context.parent is None and name in _RESUMES:
         options = list(masked_argv(words[1:]))
         run = options.pop(0) if options and not options[0].startswith("-") else "RUN"
@@ -99,6 +99,24 @@ def _no_such_command(words: Sequence[str], context: click.Context) -> UsageError
     elif context.parent is None and name in PROGRAMS:
         hint = f"use `{path} run` to start ranks; see `{path} run --help`"
     return UsageError(f"{path} has no command {name}", hint=hint or f"list the commands with `{path} --help`")
+
+
+def _hint_of_alias(words: Sequence[str], context: click.Context) -> str:
+    """Return a hint with the command for a line that starts with another tool's command name."""
+    (name, *rest), group = words, context.command
+    assert isinstance(group, click.Group)
+    line = (context.command_path, *COMMANDS_CALLED_HERE[name].split())
+    command = group.get_command(context, line[1])
+    if command is None:  # an option
+        of = rest[:1] if name == "help" and rest and group.get_command(context, rest[0]) else []
+        return f"use `{shell_words((line[0], *of, *line[1:]))}`"
+    called = click.Context(command, parent=context, info_name=line[1], **command.context_settings)
+    try:
+        left_over = command.make_parser(called).parse_args(list(rest))[1]
+        advice = f"see `{called.command_path} {HELP}`" if left_over else None
+    except click.UsageError as error:
+        advice = as_usage_error(error, words).hint
+    return f"use `{shell_words(line)}`; {advice}" if advice else f"use `{shell_words((*line, *masked_argv(rest)))}`"
 
 
 def _no_such_option(option: str, context: click.Context | None, words: Sequence[str]) -> UsageError:
@@ -136,12 +154,16 @@ def _hint_of_settings(option: str, words: Sequence[str], own: Collection[str]) -
     from launcher.recipes.catalog import recipe_named  # only for mistyped lines
     from launcher.recipes.settings import all_settings, hint_for
 
-    recipe = next((value for before, value in pairwise(words) if before == "--recipe"), None)
-    settings, given = all_settings(recipe_named(recipe).settings), {}
+    given: dict[str, str | None] = {}
     for word, following in pairwise((*masked_argv(words), "-")):
         name, is_joined, value = word.partition("=")
-        if name.startswith("--") and name not in own:
+        if name.startswith("--"):
             given[name] = value if is_joined else None if following.startswith("-") else following
+    try:
+        settings = all_settings(recipe_named(given.get("--recipe")).settings)
+    except UsageError:  # reported once the options are right
+        return None
+    given = {name: value for name, value in given.items() if name not in own}
     return None if hint_for({option: None}, settings) is None else hint_for(given, settings)
 
 

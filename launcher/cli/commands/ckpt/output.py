@@ -22,14 +22,12 @@ from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import UnreadableError, UsageError
 
 
-def chosen_checkpoints(runs_dir: Path, reference: str | None, *, is_only_here: bool = False) -> list[Path]:
+def chosen_checkpoints(runs_dir: Path, reference: str | None) -> list[Path]:
     """Return the checkpoints that `reference` names, or else those of the newest run that has some, newest first.
 
-    `is_only_here` is as in `chosen_saved`. Raises UnreadableError if there are none.
+    Raises UnreadableError if there are none.
     """
-    chosen = chosen_saved(
-        runs_dir, reference, lambda run: bool(checkpoints_in(run.checkpoints)), "checkpoint", is_only_here=is_only_here
-    )
+    chosen = chosen_saved(runs_dir, reference, lambda run: bool(checkpoints_in(run.checkpoints)), "checkpoint")
     return resolve_checkpoints(runs_dir, chosen)
 
 

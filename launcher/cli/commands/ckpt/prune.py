@@ -9,23 +9,23 @@ from pathlib import Path
 import click
 
 from launcher.checkpoint.index import DamagedError, damage_of, is_checkpoint, partial_name, read_index, step_named
-from launcher.cli.commands.ckpt.output import chosen_checkpoints
 from launcher.cli.options.completion import complete_runs_or_files
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import IntRange
 from launcher.cli.text.columns import counted, size
 from launcher.cli.text.stdout import write_out
+from launcher.cli.training.resume import resolve_checkpoints
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.machine.owner import ROOT, called, is_own, uids_of_file
 from launcher.core.regular_files import bytes_in
 from launcher.core.run_dir import RunDir
 from launcher.core.text import printable, shell_word
 from launcher.runs.status import look
-from launcher.runs.store import means_latest, run_at
+from launcher.runs.store import find_run, means_latest, run_at
 
 EPILOG = """\b
 Examples:
-  tlaunch ckpt prune --keep 1 --dry-run              # of the newest run with checkpoints
+  tlaunch ckpt prune --keep 1 --dry-run              # of the latest run
   tlaunch ckpt prune runs/RUN/checkpoints --keep 2
 
 Files are verified against their digests, newest checkpoint first, until N intact checkpoints are found. All others are
@@ -44,7 +44,7 @@ still active.
 @runs_dir_option
 def prune(*, run: str | None, keep: int, dry_run: bool, runs_dir: Path) -> None:
     """Remove all but the newest intact checkpoints of a run or directory."""
-    found = chosen_checkpoints(runs_dir, run, is_only_here=True)
+    found = resolve_checkpoints(runs_dir, str(find_run(runs_dir, None).root) if run is None else run)
     if run is not None and any(is_checkpoint(path) for path in (Path(run), runs_dir / run)):
         raise UsageError(f"{run} is a single checkpoint", hint=f"give its directory: {found[0].parent}")
     if (run is None or means_latest(run)) and os.geteuid() == ROOT:  # root may remove any user's files
