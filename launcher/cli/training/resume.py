@@ -80,20 +80,33 @@ def initial_words(
     program: str,
     settings: Mapping[str, Any],
     defaults: Mapping[str, Mapping[str, Any]],
-) -> tuple[str, ...]:
-    """Return the trainer's option for its initial model, or no words. `continues` is the checkpoint to resume from.
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the trainer's option for its initial model, or no words, and notes. `continues` is the checkpoint to resume from.
 
     Raises UnreadableError if the model is missing or damaged, and UsageError if it does not fit the settings.
     """
     if continues is not None:  # its initial model may be gone; ranks use the tokenizer of the checkpoint
         source = read_index(continues.checkpoint).init_from
+        notes = tuple(_without_effect(options, continues.checkpoint, source))
     elif options.init_from is None:
-        return ()
+        return (), ()
     else:
         model = resolve_model(options.runs_dir, options.init_from)
         check_initial(model, program, settings, defaults)
-        source = str(model)
-    return ("--init-from", source) if source else ()
+        source, notes = str(model), ()
+    return ("--init-from", source) if source else (), notes
+
+
+def _without_effect(options: RunOptions, checkpoint: Path, source: str) -> Iterator[str]:
+    """Yield a note if --init-from differs from `source`, the initial model of the checkpoint to resume from."""
+    if options.init_from is None:
+        return
+    given = Path(options.init_from).absolute()
+    with suppress(TlaunchError):  # it may be gone
+        given = resolve_model(options.runs_dir, options.init_from)
+    if str(given) != source:
+        begin = escaped(source) or "random weights"
+        yield f"note: --init-from {escaped(options.init_from)} has no effect: {checkpoint.name} is of a training from {begin}"
 
 
 def _tokenizer(settings: Mapping[str, Any]) -> Any:

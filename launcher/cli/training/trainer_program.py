@@ -93,7 +93,8 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     if continues is not None or options.init_from is not None:
         from launcher.cli.training.resume import initial_words  # only for --resume and --init-from
 
-        argv += initial_words(options, continues, recipe.name, asdict(settings), asdict(recipe.settings()))
+        words, ignored = initial_words(options, continues, recipe.name, asdict(settings), asdict(recipe.settings()))
+        argv, notes = [*argv, *words], (*notes, *ignored)
     return TrainerCommand(tuple(argv), recipe.name, layout, continues, (*notes, *more))
 
 
