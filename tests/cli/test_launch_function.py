@@ -211,7 +211,7 @@ def test_arguments_that_do_not_fit_on_the_disk_are_refused(launch):
 
 def test_each_option_of_a_run_is_a_keyword():
     keywords = inspect.signature(tlaunch.launch).parameters.keys() - {"args", "kwargs", "check", "wait"}
-    of_the_command = {"quiet", "verbose", "detach", "dry_run", "json"}
+    of_the_command = {"quiet", "verbose", "detach", "dry_run", "json", "stdin"}
     assert keywords == {field.name for field in dataclasses.fields(RunOptions)} - of_the_command
 
 
