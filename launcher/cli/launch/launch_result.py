@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from launcher.cli.text.verdict_text import culprit_failure, headline
 from launcher.core import errors
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
@@ -97,8 +98,6 @@ def _text(result: LaunchResult) -> Iterator[str]:
     if (verdict := result.verdict) is None:
         yield f"the run ended with exit code {result.exit_code}; logs in {result.run_dir}"
         return
-    from launcher.cli.text.verdict_text import culprit_failure, headline  # only for failed runs
-
     failure = culprit_failure(verdict)
     yield f"{headline(verdict)}; logs in {result.run_dir}"
     yield f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"
