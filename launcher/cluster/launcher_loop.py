@@ -282,7 +282,8 @@ class LauncherLoop:
         """Handle Ctrl-Z: stop the ranks, then this process. Continue both after SIGCONT."""
         self._agent.signal(number)
         os.kill(os.getpid(), signal.SIGSTOP)
-        while self._spec.stdin is not None and in_background(0):  # after `bg`, a rank would read the shell's input
+        # After `bg`, a rank would read the shell's input. A signal in `_news` ends the run, also in the background.
+        while self._spec.stdin is not None and not self._news and in_background(0):
             os.kill(os.getpid(), signal.SIGSTOP)
         self._agent.signal(signal.SIGCONT)
 

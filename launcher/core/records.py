@@ -183,3 +183,4 @@ class RunSpec:
     continues: ResumedFrom | None = None
     progress_regex: str | None = None  # finds step, loss, ... in the output of ranks; None: the built-in patterns
     stdin: int | None = None  # the rank that reads the launcher's stdin; the other ranks read /dev/null
+    offers_stdin: bool = True  # the same command could use --stdin

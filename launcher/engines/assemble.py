@@ -61,6 +61,7 @@ class Request:
     continues: ResumedFrom | None = None
     progress_regex: str | None = None
     stdin: int | None = None
+    offers_stdin: bool = True
 
 
 @frozen
@@ -170,6 +171,7 @@ def assemble(request: Request, *, name: str, master_port: int, own_table: str | 
         continues=request.continues,
         progress_regex=request.progress_regex,
         stdin=request.stdin,
+        offers_stdin=request.offers_stdin,
     )
 
 

@@ -9,10 +9,12 @@ exception to `returned-ATTEMPT-RANK` or `raised-ATTEMPT-RANK`. NAME is for `ps` 
 
 from __future__ import annotations
 
+import linecache
 import os
 import pickle
 import stat
 import sys
+import traceback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +56,6 @@ def _load(path: str) -> Any:
     with open_own(path) as file:
         sys.path[:], sys.argv[:], sources = pickle.load(file)  # noqa: S301 - only the user can write this file
         if sources:  # show them in tracebacks; Python's own hook reads only files
-            import linecache
-            import traceback
-
             linecache.cache.update(sources)
             sys.excepthook = traceback.print_exception
         call = pickle.load(file)  # noqa: S301 - the same

@@ -48,6 +48,7 @@ def spec_to_json(spec: RunSpec, options: Mapping[str, Any] | None = None) -> str
         "continues": encode(spec.continues),
         "progress_regex": spec.progress_regex,
         "stdin": spec.stdin,
+        "offers_stdin": spec.offers_stdin,
         "layout": asdict(spec.layout),
         "cluster": {
             "source": None if spec.cluster.source is None else str(spec.cluster.source),

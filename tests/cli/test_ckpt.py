@@ -104,8 +104,9 @@ def test_what_a_run_starts_from(launcher, checkpoint):
     directory = checkpoint("20260101-000000-a", 5, "model.d_model=64", "data.source_length=40", "model.dropout=0.3")
     sizes = ("--set", "model.d_model=64", "--set", "data.source_length=40")
 
-    def started_from(*words):
+    def started_from(*words, is_ignored=False):
         done = launcher.call("run", "--devices", 1, "--dry-run", "--json", *sizes, *words, code=0)
+        assert ("has no effect" in done.stderr) == is_ignored
         record = json.loads(done.stdout)
         argv = record["ranks"][0]["argv"]
         source = argv[argv.index("--init-from") + 1]
@@ -121,12 +122,20 @@ def test_what_a_run_starts_from(launcher, checkpoint):
     (model / "config.json").write_text(json.dumps({"program": "transformer", "recipe": recipe}))
     assert started_from("--init-from", "20260101-000000-a") == started_from("--init-from", model) == model
     resumed = checkpoint("20260102-000000-b", 5, *sizes[1::2], init_from="/gone/model")
-    for words in ((), ("--init-from", "gone")):  # the tokenizer is that of the checkpoint
-        assert started_from(*words, "--resume", resumed) == Path("/gone/model")
+    for words in (
+        (),
+        ("--init-from", "/gone/model"),
+        ("--init-from", model),
+    ):  # the tokenizer is that of the checkpoint
+        assert started_from(*words, "--resume", resumed, is_ignored=model in words) == Path("/gone/model")
     refused = launcher.call("run", "--devices", 1, "--init-from", model, code=2).stderr
     assert "model.d_model = 64 (this run: 128), data.source_length = 40 (this run: 32)" in refused
     assert "hint: use `--set model.d_model=64 --set data.source_length=40`" in refused
     started_from("--init-from", model, "--set", "model.positions=learned")
+    project = launcher.write("tlaunch.toml", "[run]\nresume = 'auto'\n")  # --init-from does not replace this value
+    words = ("run", "--devices", 1, "--dry-run", *sizes, "--init-from", model)
+    assert "--resume auto found no checkpoint" in launcher.call(*words, code=0).stderr
+    project.unlink()
     (model / "config.json").write_text(json.dumps({"program": "resnet50", "recipe": {}}))
     assert "program resnet50" in launcher.call("run", "--devices", 1, "--init-from", model, code=2).stderr
     assert "gone" in launcher.call("run", "--devices", 1, "--init-from", "gone", code=2).stderr

@@ -157,3 +157,11 @@ def test_a_variable_without_a_value_has_that_of_the_shell(launcher):
     assert said(launcher) == ["PLAIN4"]
     assert "PLAIN" not in again.stderr
     assert launcher.call("run", "--env", "HF_TOKEN", *show, code=2).stderr.count("HF_TOKEN") == 1  # in the hint
+
+
+def test_a_run_from_another_model_does_not_resume():
+    given = {"init_from": "M"}
+    for resume, more, expected in (("A", {}, None), ("auto", {}, "auto"), ("A", {"resume": "B"}, "B"),
+                                   ("auto", {"command": ("true",)}, None)):  # fmt: skip
+        assert given_again(RunOptions(resume=resume), given | more).resume == expected
+    assert given_again(RunOptions(init_from="M"), {"resume": "A"}) == RunOptions(init_from="M", resume="A")

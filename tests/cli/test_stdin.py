@@ -71,6 +71,14 @@ def test_ctrl_c_at_a_prompt_stops_the_run(launcher, typed):
     assert "(Pdb) ^C\nSIGINT: stopping all ranks" in shown
 
 
+def test_a_paused_run_can_be_stopped_in_the_background(launcher, typed):
+    program = launcher.write("ask.py", ASKING)
+    run, stop = launcher.argv("run", "-n", 1, "--stdin", 0, "--", sys.executable, program), launcher.argv("stop")
+    script = f"{shlex.join(run)}; bg; {shlex.join(stop)}; wait $!; exit $?"
+    code, shown = typed(["bash", "--norc", "-ic", script], (b"Name: ", b"\x1a"))
+    assert code == 143, shown
+
+
 def test_the_rank_of_the_next_attempt_reads_on(launcher, typed):
     program = launcher.write("ask.py", ASKING)
     run = launcher.argv("run", "-n", 1, "--stdin", 0, "--max-restarts", 1, "--", sys.executable, program)
@@ -111,11 +119,26 @@ def test_a_process_that_waits_for_something_else_does_not_wait_at_stdin(wait_unt
 def test_without_it_a_hint_says_how_to_get_input(launcher):
     program = launcher.write("train.py", "import pdb; pdb.set_trace()\nprint()")
     hint = "hint: add `--stdin RANK`"
-    assert hint in launcher.run("run", "-n", 1, "--", sys.executable, program, code=1).stderr
+    assert hint in launcher.run("run", "-n", 1, "--", sys.executable, program, input="", code=1).stderr
     assert hint in launcher.call("why", code=0).stdout
     with_input = launcher.run("run", "-n", 1, "--stdin", 0, "--", sys.executable, program, input="q\n", code=1)
     assert "bdb.BdbQuit" in with_input.stderr
     assert hint not in with_input.stderr + launcher.call("why", code=0).stdout
+
+
+def test_runs_that_refuse_it_do_not_offer_it(launcher, table_of):
+    argv, instead = [sys.executable, "-c", "input()"], "hint: to connect one rank to your terminal, use `tlaunch run"
+    launcher.run("run", "-n", 1, "--detach", "--", *argv, input="", code=0)
+    launcher.call("wait", code=1)
+    assert instead in launcher.call("why", code=0).stdout
+    assert instead in launcher.python(f"import tlaunch; tlaunch.launch({argv}, devices=1)", input="").stderr
+    table = table_of({"127.0.0.1": [0], "127.0.0.2": [1]})
+    for words, is_offered in (
+        ([], True), (["--engine", "mpi"], False), (["--rank-table", table.name, "--server", "127.0.0.1"], False)
+    ):  # fmt: skip
+        devices = [] if "--rank-table" in words else ["-n", 1]
+        told = launcher.run("run", *devices, *words, "--dry-run", "--", "true", input="data", code=0).stderr
+        assert ("add --stdin RANK" in told, "pass a file to the program" in told) == (is_offered, True)
 
 
 def test_what_it_cannot_be_combined_with_is_refused(launcher, table_of, snapshot):

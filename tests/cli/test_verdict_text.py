@@ -214,7 +214,7 @@ def told(rank_count, *events):
 )
 def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**vars(ROOMY), **found}))
-    spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers, stdin=None)
+    spec = SimpleNamespace(run_dir=tmp_path, ranks=Cluster.local(1).servers, stdin=None, offers_stdin=True)
     judged = Judged(Verdict(None, Confidence.UNSURE, "r"))
     failed = told(1, RankStarted(0, 7), RankEnded(0, 7, 1), judged, AgentEnded(Cause.FAILED, 1))
     lines = list(summary.render(failed, spec, tmp_path))
@@ -222,7 +222,7 @@ def test_a_full_file_system_is_named(tmp_path, monkeypatch, found, full):
 
 
 def closing_words(progress, tmp_path, ranks=(), *server):
-    spec = SimpleNamespace(run_dir=tmp_path, ranks=ranks, stdin=None)
+    spec = SimpleNamespace(run_dir=tmp_path, ranks=ranks, stdin=None, offers_stdin=True)
     return [line.replace(str(tmp_path), "<dir>") for line in summary.render(progress, spec, tmp_path, *server)]
 
 
@@ -265,6 +265,7 @@ def test_whose_rank_it_was_is_known_by_its_attempt(tmp_path, culprit, is_here):
     progress = told(2, attempt, RankStarted(1, 7), RankEnded(1, 7, 1), Judged(verdict), AgentEnded(Cause.FAILED, 1))
     spec = SimpleNamespace(
         stdin=None,
+        offers_stdin=True,
         run_dir=tmp_path,
         cluster=Cluster((server("h1"), server("h2", 2))),
         ranks=[

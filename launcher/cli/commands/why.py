@@ -148,8 +148,9 @@ def _failed(attempt: Attempt, state: RunState) -> bool:
 
 
 def _judged(verdict: Verdict, attempt: Attempt, state: RunState, screen: Screen) -> Iterator[str]:
-    stdin = read_fields(state.run_dir).get("stdin")
-    yield from render(verdict, _place(attempt, state), screen=screen, stdin=stdin)
+    fields = read_fields(state.run_dir)
+    stdin, offers_stdin = fields.get("stdin"), fields.get("offers_stdin", True)
+    yield from render(verdict, _place(attempt, state), screen=screen, stdin=stdin, offers_stdin=offers_stdin)
     if verdict.culprit is not None:
         yield from _log(verdict.culprit, attempt.number, state, with_end=not shows_traceback(verdict))
 

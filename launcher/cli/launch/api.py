@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypedDict, TypeVar, overload
 
+from launcher.cli.launch.function_call import FunctionCall
 from launcher.cli.launch.launch_result import FunctionResult, LaunchResult, RunFailedError, finished
 from launcher.cli.launch.run_handle import LauncherProcess, Run
 from launcher.cli.run_options import EngineName, MindSporeWay, RunOptions
@@ -21,8 +22,6 @@ from launcher.engines.placement import Bind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from launcher.cli.launch.function_call import FunctionCall
 
 __all__ = ["FunctionResult", "LaunchResult", "Run", "RunFailedError", "launch"]
 
@@ -174,8 +173,6 @@ def launch(
     run_options = _options({**_DEFAULTS, **options, "command": () if callable(command) else command})
     call: FunctionCall | None = None
     if callable(command):
-        from launcher.cli.launch.function_call import FunctionCall  # only for functions
-
         call = FunctionCall(command, args, kwargs or {})
         run_options = call.options(run_options)
     launcher = LauncherProcess(run_options)

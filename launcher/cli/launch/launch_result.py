@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from launcher.cli.text.verdict_text import culprit_failure, headline
 from launcher.core import errors
 from launcher.core.frozen import frozen
 from launcher.core.run_dir import RunDir
@@ -95,12 +96,10 @@ def _with_values(result: LaunchResult, call: FunctionCall) -> FunctionResult[Any
 def _text(result: LaunchResult, state: RunState) -> Iterator[str]:
     """Yield the lines of the message for a failed run."""
     from launcher.cli.text.run_text import describe_run, shown_name  # only for failed runs
-    from launcher.cli.text.verdict_text import culprit_failure, headline  # likewise
 
     if (verdict := result.verdict) is None:
         yield f"{shown_name(state)}: {describe_run(state)}; logs in {result.run_dir}"
         return
-
     failure = culprit_failure(verdict)
     yield f"{headline(verdict)}; logs in {result.run_dir}"
     yield f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -147,6 +149,7 @@ def _request(
         fits = fits_recipe(options) if program.recipe else lambda _layout: True
         elastic = elastic_of(options.exclude, cluster, layout, fits)
     pattern_of(options.progress_regex)  # raises for an invalid pattern
+    has_no_input = sys.stdin is None or os.path.samestat(os.fstat(0), os.stat(os.devnull))  # noqa: PTH116 - as for `launch`
     request = Request(
         cluster=cluster,
         layout=layout,
@@ -172,6 +175,7 @@ def _request(
         continues=program.continues,
         progress_regex=options.progress_regex,
         stdin=options.stdin,
+        offers_stdin=not (engine or options.engine or options.detach or has_no_input) and len(cluster.servers) == 1,
     )
     first = None if elastic is None else first_allotment(request)
     return replace(request, console=_console(options, (layout if first is None else first.layout).world_size))
@@ -274,7 +278,7 @@ def _notes(prepared: Prepared, used: Cluster, fault: TlaunchError | None, *, sta
     if elastic is not None and elastic.excluded:
         yield from notes_of_first(elastic, layout, request.cluster.servers)
     if starts_here and options.stdin is None and str(options.rank_table) not in STDIN_FILES:
-        yield from stdin_notes()
+        yield from stdin_notes(offers_stdin=request.offers_stdin)
     unasked = options.devices is None and options.rank_table is None  # one rank by default
     if (layout.world_size > 1 or unasked) and (within := program.launcher_within) is not None:
         yield f"warning: {within}"

@@ -144,15 +144,16 @@ def _program_on_stdin(program: Program) -> UnreadableError | None:
     )
 
 
-def stdin_notes() -> Iterator[str]:
+def stdin_notes(*, offers_stdin: bool) -> Iterator[str]:
     """Yield a note if standard input has data, because ranks do not get this data."""
+    way = "add --stdin RANK, or pass" if offers_stdin else "pass"
     with suppress(OSError, ValueError):
         found = os.fstat(0)
         holds_data = stat.S_ISREG(found.st_mode) and found.st_size > os.lseek(0, 0, os.SEEK_CUR)
         if stat.S_ISFIFO(found.st_mode):
             holds_data = any(fcntl.ioctl(0, termios.FIONREAD, bytes(4)))
         if holds_data:
-            yield "note: ranks do not get the data on standard input; theirs is /dev/null: add --stdin RANK, or pass a file to the program"
+            yield f"note: ranks do not get the data on standard input; theirs is /dev/null: {way} a file to the program"
 
 
 def _missing_script(program: Program) -> UnreadableError | None:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.cli.run_options import OF_TRAINER, RunOptions, flag, words_of_option
+from launcher.cli.run_options import AUTO, OF_TRAINER, RunOptions, flag, words_of_option
 from launcher.core.codec import decode, encode
 from launcher.core.errors import UnreadableError
 from launcher.core.resources import called_function
@@ -28,6 +28,7 @@ _INSTEAD_OF = {
     "data": ("source", "target"),
     "source": ("data",),
     "target": ("data",),
+    "init_from": ("resume",),
     "dry_run": ("detach",),
     "quiet": ("console", "verbose"),
     "verbose": ("quiet",),
@@ -89,6 +90,8 @@ def given_again(recorded: RunOptions, given: Mapping[str, Any]) -> RunOptions:
 def changed(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the new values of the fields that change when the options `given` are applied to `before`."""
     dropped = {name for option in given for name in _INSTEAD_OF.get(option, ()) if name not in given}
+    if before.get("resume") == AUTO and "command" not in given:  # it only finds checkpoints with the same --init-from
+        dropped.discard("resume")
     values: dict[str, Any] = {name: getattr(RunOptions, name) for name in dropped} | dict(given)
     for name in ADDED:
         if name in given:

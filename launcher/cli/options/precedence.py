@@ -50,5 +50,5 @@ def given_last(context: click.Context, options: Mapping[str, Any]) -> dict[str, 
         for name, value in options.items()
         if context.get_parameter_source(name) in by_person and value != ()
     }
-    added = {name: tuple(from_file[name]) for name in ADDED if name in from_file}
-    return {name: value for name, value in {**options, **changed(added, given)}.items() if name in options}
+    before = {**from_file, **{name: tuple(from_file[name]) for name in ADDED if name in from_file}}
+    return {name: value for name, value in {**options, **changed(before, given)}.items() if name in options}

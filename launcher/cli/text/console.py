@@ -37,6 +37,7 @@ from launcher.core.events import (
 from launcher.core.records import RunSpec
 from launcher.core.run_dir import RunDir
 from launcher.logs.log_file import Truncation
+from launcher.logs.select import ranks_of
 from launcher.logs.terminal import one_line, shortened
 from launcher.runs.progress import Progress
 
@@ -132,8 +133,6 @@ class Console:
         named = {"rank0": ranks[:1], "all": ranks, "collapse": ranks, "status": (), "none": ()}
         if spec.console in named:
             return named[spec.console]
-        from launcher.logs.select import ranks_of  # rarely needed
-
         chosen = ranks_of(spec.console, range(len(spec.ranks)))
         return tuple(rank for rank in ranks if rank in chosen)
 

@@ -168,7 +168,7 @@ def _failure(
         yield ""  # separates the error from rank 0's lines above
     yield from verdict_text.render(
         verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: ",
-        stdin=spec.stdin,
+        stdin=spec.stdin, offers_stdin=spec.offers_stdin,
     )  # fmt: skip
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)

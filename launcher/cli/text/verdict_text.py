@@ -36,6 +36,7 @@ _COPIED = "hint: "  # hints are not wrapped, so that commands can be copied
 MAX_WAYS = 8  # kinds of failures that are listed
 # Beginning of an exception: the hint.
 _NO_INPUT = "add `--stdin RANK` to connect one rank to your terminal; standard input of the other ranks is /dev/null"
+_NO_STDIN = "to connect one rank to your terminal, use `tlaunch run --stdin RANK` on one server and in the foreground"
 _NO_TLAUNCH = "install tlaunch in the ranks' Python environment, or catch the ImportError"
 HINTS = {
     "ModuleNotFoundError: No module named 'tlaunch'": _NO_TLAUNCH,
@@ -53,15 +54,16 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 
 def render(
     verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = "",
-    stdin: int | None = None,
+    stdin: int | None = None, offers_stdin: bool = True,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the lines of a verdict. The first line is `lead` followed by the headline.
 
-    `place` describes a global rank: "server 127.0.0.1, device 3, process 4711". `stdin` is the rank of --stdin.
+    `place` describes a global rank: "server 127.0.0.1, device 3, process 4711". `stdin` is the rank of --stdin, and
+    `offers_stdin` means that the same command could use it.
     """
     first = screen.wrapped(f"{lead}{headline(verdict)}")
     yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
-    for line in map(shortened, _details(verdict, place, traceback=traceback, stdin=stdin)):
+    for line in map(shortened, _details(verdict, place, traceback=traceback, stdin=stdin, offers_stdin=offers_stdin)):
         yield line if line.startswith(_COPIED) else screen.wrapped(line)
     followed = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
     for line in map(shortened, _listed("consequences:", followed)):
@@ -69,7 +71,9 @@ def render(
     yield from map(screen.wrapped, map(shortened, _stacks(verdict)))
 
 
-def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback: bool, stdin: int | None) -> list[str]:
+def _details(
+    verdict: Verdict, place: Callable[[int], str] | None, *, traceback: bool, stdin: int | None, offers_stdin: bool
+) -> list[str]:
     failure = culprit_failure(verdict)
     lines = [f"  {verdict.confidence.value}: {printable(failure.reason if failure else verdict.reason)}"]
     if failure is not None:
@@ -80,7 +84,7 @@ def _details(verdict: Verdict, place: Callable[[int], str] | None, *, traceback:
     hints = dict.fromkeys(hint for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised))
     if stdin is not None and stdin == verdict.culprit:  # it read the end of its input, or left the debugger
         hints.pop(_NO_INPUT, None)
-    lines += [f"hint: {hint}" for hint in hints]
+    lines += [f"hint: {_NO_STDIN if hint == _NO_INPUT and not offers_stdin else hint}" for hint in hints]
     return lines
 
 

@@ -110,6 +110,18 @@ def initial_model(
     return str(model)
 
 
+def initial_without_effect(options: RunOptions, checkpoint: Path, source: str | None) -> Iterator[str]:
+    """Yield a note if --init-from differs from `source`, the initial model of the checkpoint to resume from."""
+    if options.init_from is None:
+        return
+    given = Path(options.init_from).absolute()
+    with suppress(TlaunchError):  # it may be gone
+        given = resolve_model(options.runs_dir, options.init_from)
+    if str(given) != source:
+        begin = escaped(source or "random weights")
+        yield f"note: --init-from {escaped(options.init_from)} has no effect: {checkpoint.name} is of a training from {begin}"
+
+
 def _tokenizer(settings: Mapping[str, Any]) -> str:
     return str(settings.get("data", {}).get("tokenizer", ""))
 

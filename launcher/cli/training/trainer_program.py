@@ -91,13 +91,9 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
         notes += (f"note: checkpoint.enabled is false, so each restart trains {begins}",)
     resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
     argv += resuming
-    init_from = None
-    if continues is not None or options.init_from is not None:
-        from launcher.cli.training.resume import initial_model  # only for --resume and --init-from
-
-        init_from = initial_model(options, continues, recipe.name, asdict(settings), asdict(recipe.settings()))
-        argv += [] if init_from is None else ["--init-from", init_from]
-    return TrainerCommand(tuple(argv), recipe.name, layout, continues, init_from, (*notes, *more))
+    init_from, ignored = _initial(options, continues, recipe.name, settings, recipe.settings())
+    argv += [] if init_from is None else ["--init-from", init_from]
+    return TrainerCommand(tuple(argv), recipe.name, layout, continues, init_from, (*notes, *more, *ignored))
 
 
 def _resumed(
@@ -113,6 +109,18 @@ def _resumed(
         note = "note: --resume auto found no checkpoint with these settings; training starts from the beginning"
         return (), None, (f"{note}; {nearest}" if nearest else note,)
     return ("--resume", str(checkpoint)), continued(checkpoint), ()
+
+
+def _initial(
+    options: RunOptions, continues: ResumedFrom | None, recipe: str, settings: Any, defaults: Any
+) -> tuple[str | None, Sequence[str]]:
+    """Return the initial model, or None, and a note if --init-from has no effect."""
+    if continues is None and options.init_from is None:
+        return None, ()
+    from launcher.cli.training.resume import initial_model, initial_without_effect  # for --resume and --init-from
+
+    model = initial_model(options, continues, recipe, asdict(settings), asdict(defaults))
+    return model, () if continues is None else [*initial_without_effect(options, continues.checkpoint, model)]
 
 
 DEFAULT = "default"
