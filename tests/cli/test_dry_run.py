@@ -90,6 +90,7 @@ def test_json_and_run_json_are_one_format(launcher):
     shown = json.loads(launcher.call(*arguments, "--dry-run", "--json", "--", "true").stdout)
     assert launcher.run(*arguments, "--", "true").returncode == 0
     kept = (launcher.latest / "run.json").read_text()
+    shown["offers_stdin"] = json.loads(kept)["offers_stdin"]  # the two commands have different stdins
     assert json.loads(kept.replace(json.loads(kept)["name"], shown["name"])) == shown
 
 
