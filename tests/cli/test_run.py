@@ -181,8 +181,8 @@ def test_more_ranks_than_descriptors(launcher):
     assert (launcher.latest / "device47" / "train.log").read_text() == "47\n"
 
 
-@pytest.mark.parametrize(("limit", "code"), [(20, 126), (4, 1)], ids=["of ranks", "of the launcher"])
-def test_too_few_processes_allowed(launcher, limit, code):
+@pytest.mark.parametrize(("limit", "codes"), [(20, {126, 1}), (4, {1})], ids=["of ranks", "of the launcher"])
+def test_too_few_processes_allowed(launcher, limit, codes):
     if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True, check=False).returncode:
         pytest.skip("root has no process limit here, and setpriv is missing")
     launcher.directory.chmod(0o777)
@@ -195,7 +195,7 @@ def test_too_few_processes_allowed(launcher, limit, code):
     done = launcher.ended(["prlimit", f"--nproc={limit}", *drop, *command])
     if "Permission denied" in done.stderr or "No module named" in done.stderr:
         pytest.skip("another user cannot read this checkout or its Python")
-    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert (done.returncode in codes, "Traceback" in done.stderr) == (True, False)
     assert "Resource temporarily unavailable" in done.stderr
     assert launcher.processes() == []
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,8 @@ def process():
 
     def start(argv=SLEEPS, *, new_session=True, **variables):
         started.append(subprocess.Popen(argv, env=variables, start_new_session=new_session))
+        while variables and not Path(f"/proc/{started[-1].pid}/environ").read_bytes():  # empty for a moment during exec
+            time.sleep(0.01)
         return started[-1]
 
     yield start
