@@ -120,13 +120,13 @@ def install(device_dir: str, engines_stderr: int | None = None) -> None:
 
 
 def note_exception(error: BaseException) -> None:
-    time_ns = time.time_ns()
+    time_ns, status = time.time_ns(), 130 if isinstance(error, KeyboardInterrupt) else 1
     try:
         try:
             found = frames.places(frames.of_program(error.__traceback__, error))
-            _record(time_ns, "exception", 1, error=error, found=found)
+            _record(time_ns, "exception", status, error=error, found=found)
         finally:
-            _leave_mpi_with(130 if isinstance(error, KeyboardInterrupt) else 1)
+            _leave_mpi_with(status)
     except Exception:
         pass
 
