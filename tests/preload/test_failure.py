@@ -23,7 +23,7 @@ SOURCES = {
         {"kind": "exception", "type": "json.decoder.JSONDecodeError", "where": "train.py:3 in load"}),
     "own class": ("class Odd(Exception):\n    pass\nraise Odd('é\\n\"')", {"type": "Odd", "message": 'é\n"'}),
     "syntax": ("if x", {"kind": "exception", "type": "SyntaxError", "where": "train.py:1"}),
-    "interrupt": ("raise KeyboardInterrupt", {"kind": "exception", "type": "KeyboardInterrupt"}),
+    "interrupt": ("raise KeyboardInterrupt", {"kind": "exception", "type": "KeyboardInterrupt", "status": 130}),
     "exit": ("import sys\nsys.exit(3)", {"kind": "exit", "type": None, "status": 3, "where": "train.py:2 in <module>"}),
     "exit text": ("import sys\nsys.exit('why')", {"kind": "exit", "status": 1, "message": "why"}),
     "exit after an exception": ("import sys\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    sys.exit(4)",
