@@ -1,16 +1,16 @@
-"""Compare recipes/transformer/multi30k.toml with Hugging Face's MarianMTModel on two ranks (extras `train`, `bench`).
+"""Train recipes/transformer/multi30k.toml and Hugging Face's MarianMTModel for as many steps, and compare time and BLEU.
 
-    python benchmarks/multi30k.py [--data DIR] [--steps N] [--rounds N]
-    python benchmarks/multi30k.py --data DIR --whole DIRECTORY --source TEST.en --reference TEST.fr
+    python benchmarks/multi30k.py [--steps N] [--data DIR] [--directory DIR] [--source TEST.en --reference TEST.fr]
 
-DIR has Multi30K as written by `tlaunch data preprocess`; without it, the packaged sample is used. The first command
-times some steps of both programs in turn, each on two processes with one thread: `tlaunch run`, and a loop over the
-peer with DistributedDataParallel and torch.optim.Adam. The peer gets the same batches, with the same split over two
-ranks. Exits with 1 if tlaunch takes more than 0.6 of the peer's time.
+--data is Multi30k as `tlaunch data preprocess` writes it; the default is the packaged sample. Both programs train on two
+processes with one thread each: `tlaunch run`, and a loop over the peer with DistributedDataParallel and torch.optim.Adam.
+Both have the same tokenizer, batches, split over the ranks, loss and learning rate, and neither validates. They train in
+turns, so that other programs on this machine slow down both. Exits with 1 if tlaunch takes more than 0.6 of the peer's
+time.
 
-The second command trains the peer in DIRECTORY as long as the recipe does, and resumes there when it is run again. It
-averages the weights of the steps that `tlaunch ckpt merge --average 10` averages, translates with `generate`, and
-prints scores like `tlaunch evaluate`.
+With --directory, the models are kept there, and a second call goes on where the first one was interrupted. With --source
+and --reference, the script averages the last ten checkpoints of each program, translates with a beam of 5, each program
+with its own search, and exits with 1 if tlaunch's BLEU score is more than 0.5 lower. Needs the extras `train` and `bench`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from launcher.trainer.programs.transformer import learning_rate_at
 
 RECIPE = "recipes/transformer/multi30k.toml"
 RANKS, WARM_UP, AVERAGED, BEAM = 2, 5, 10, 5
-SAVE_EVERY_STEPS = 120  # as the recipe
+TURN_STEPS = 120  # also between checkpoints, as in the recipe
 
 
 def main() -> int:
@@ -58,108 +58,142 @@ def main() -> int:
     if options.rank_of_peer:
         _train_peer(options)
         return 0
-    if options.whole:
-        options.whole.mkdir(parents=True, exist_ok=True)
-        _start_peer(options, options.whole)
-        _score_peer(options)
-        return 0
-    checks = Checks()
-    rows = [{"tlaunch": _ours_s(options), "marian": _peer_s(options)} for _ in range(options.rounds)]
-    for name in rows[0]:
-        checks.tell(f"{name}: seconds of a step, {RANKS} ranks", min(row[name] for row in rows))
-    checks.tell("tlaunch / marian, seconds of a step", median_ratio(rows, "tlaunch", "marian"), Bound(0.6, 0.5))
-    return 1 if checks.failed else 0
+    if options.directory:
+        return _compare(options, options.directory)
+    with tempfile.TemporaryDirectory() as directory:
+        return _compare(options, Path(directory))
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="pairs (default: the packaged sample)")
-    parser.add_argument("--steps", type=int, default=40, help="of each round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--whole", type=Path, metavar="DIRECTORY", help="train the peer to the end there")
+    parser.add_argument("--steps", type=int, default=60, help="that each program trains for")
+    parser.add_argument("--directory", type=Path, help="for models and times (default: a temporary one)")
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--rank-of-peer", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.whole and not (options.source and options.reference):
-        parser.error("--whole scores the peer at the end, and needs --source and --reference")
-    if options.steps <= WARM_UP:
-        parser.error(f"--steps is {options.steps}, and the first {WARM_UP} are not counted")
+    if (options.source is None) != (options.reference is None):
+        parser.error("--source and --reference belong together")
     return options
 
 
-def _paths(options: argparse.Namespace) -> tuple[Path, ...]:
-    return () if options.data is None else (options.data,)
+def _compare(options: argparse.Namespace, directory: Path) -> int:
+    """Train what is left to train; print the time and, with test sentences, the scores of both."""
+    ours, peer, record = directory / "tlaunch", directory / "marian", directory / "turns.json"
+    peer.mkdir(parents=True, exist_ok=True)
+    turns: dict[str, dict[str, float]] = json.loads(record.read_text()) if record.exists() else {}
+    length = min(TURN_STEPS, max(WARM_UP + 1, options.steps // 3))
+    for last in [*range(length, options.steps, length), options.steps]:
+        if str(last) in turns:
+            continue
+        steps = range(last - length + WARM_UP, last)
+        _start_ours(options, ours, last)
+        _start_peer(options, peer, last)
+        seconds = {"tlaunch": _ours_s(ours), "marian": _peer_s(peer)}
+        turns[str(last)] = {name: statistics.median(each[step] for step in steps) for name, each in seconds.items()}
+        record.write_text(json.dumps(turns))
+        print(
+            f"step {last}: " + ", ".join(f"{name} {each:.3f} s" for name, each in turns[str(last)].items()), flush=True
+        )
+    checks = Checks()
+    for name, each in {"tlaunch": _ours_s(ours), "marian": _peer_s(peer)}.items():
+        checks.tell(f"{name}: seconds of a step, {RANKS} ranks", statistics.median(each))
+        checks.tell(f"{name}: minutes of all {len(each)} steps", sum(each) / 60)
+    rows = list(turns.values())
+    checks.tell("tlaunch / marian, seconds of a step", median_ratio(rows, "tlaunch", "marian"), Bound(0.6, 0.5))
+    if options.source:
+        found = _score_ours(options, ours) - _score_peer(options, peer)
+        checks.tell("BLEU of tlaunch, less marian's", found, least=-0.5)
+    return 1 if checks.failed else 0
 
 
 def _data(options: argparse.Namespace) -> list[str | Path]:
     return [] if options.data is None else ["--data", options.data]
 
 
+def _test(options: argparse.Namespace) -> list[str | Path]:
+    return ["--source", options.source, "--reference", options.reference]
+
+
+def _open_corpus(options: argparse.Namespace, settings: TransformerSettings, world: World) -> Corpus:
+    return open_corpus(settings, world, () if options.data is None else (options.data,))
+
+
 def _settings(*more: str) -> TransformerSettings:
     return load_settings(TransformerSettings, RECIPE, ["train.device=cpu", *more])
 
 
-def _ours_s(options: argparse.Namespace) -> float:
-    """Return the median time of a step of ours."""
-    with tempfile.TemporaryDirectory() as runs:
-        settings = [f"train.steps={options.steps}", "checkpoint.enabled=false", "train.translations=0"]
-        words = [word for each in settings for word in ("--set", each)]
-        command = [BIN / "tlaunch", "run", "--devices", str(RANKS), "--runs-dir", runs, "--config", RECIPE]
-        subprocess.run([*command, *_data(options), *words], check=True, stdout=subprocess.DEVNULL)
-        lines = (Path(runs) / "latest" / "metrics.jsonl").read_text().splitlines()
-    steps = [record["step_s"] for record in map(json.loads, lines) if "step_s" in record]
-    return statistics.median(steps[WARM_UP:])
+def _start_ours(options: argparse.Namespace, directory: Path, last: int) -> None:
+    """Train with `tlaunch run` until step `last`, from the newest checkpoint."""
+    settings = [f"train.steps={last}", "train.translations=0", "train.validate_every=0", "checkpoint.every_minutes=0"]
+    command: list[str | Path] = [
+        BIN / "tlaunch",
+        "run",
+        "--devices",
+        str(RANKS),
+        "--runs-dir",
+        directory / "runs",
+        "--",
+    ]
+    command.extend([sys.executable, "-m", "launcher.trainer", "--config", RECIPE, *_data(options)])
+    command.extend(
+        ["--checkpoints", directory / "checkpoints", *(word for each in settings for word in ("--set", each))]
+    )
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _peer_s(options: argparse.Namespace) -> float:
-    with tempfile.TemporaryDirectory() as directory:
-        _start_peer(options, Path(directory))
-        return statistics.median(json.loads((Path(directory) / "seconds.json").read_text())[WARM_UP:])
+def _ours_s(directory: Path) -> list[float]:
+    """Return the seconds of each step, over all runs."""
+    seconds = {}
+    for file in sorted((directory / "runs").glob("*/metrics.jsonl")):
+        for record in map(json.loads, file.read_text().splitlines()):
+            if "step_s" in record:
+                seconds[record["step"]] = record["step_s"]
+    return [seconds[step] for step in sorted(seconds)]
 
 
-def _start_peer(options: argparse.Namespace, directory: Path) -> None:
-    """Train the peer in processes of its own."""
-    steps = [] if options.whole else ["--steps", str(options.steps)]
-    own = [sys.executable, __file__, *_data(options), "--rank-of-peer", directory, *steps]
-    own += ["--whole", directory] if options.whole else []
+def _start_peer(options: argparse.Namespace, directory: Path, last: int) -> None:
+    """Train the peer in processes of its own until step `last`."""
+    own = [sys.executable, __file__, *_data(options), "--rank-of-peer", directory, "--steps", str(last)]
     command = [BIN / "torchrun", "--nproc-per-node", str(RANKS), "--no-python", *own]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+def _peer_s(directory: Path) -> list[float]:
+    seconds: list[float] = torch.load(directory / "state.pt", weights_only=True)["seconds"]
+    return seconds
 
 
 def _train_peer(options: argparse.Namespace) -> None:
-    """Train on one rank, from what an earlier call has kept; keep the seconds of all steps, and a state each some steps."""
+    """Train on one rank until step --steps, from the state that an earlier call has left."""
     keep_freed_memory()  # as ours does: it is no part of the comparison
     torch.set_num_threads(1)
     directory: Path = options.rank_of_peer
-    settings = _settings(*([] if options.whole else [f"train.steps={options.steps}"]))
+    settings = _settings(f"train.steps={options.steps}")
+    train = settings.train
     with open_world(this_place(micro_batches=1), CPU) as world:
-        corpus = open_corpus(settings, world, _paths(options))
-        torch.manual_seed(settings.train.seed)
+        corpus = _open_corpus(options, settings, world)
+        torch.manual_seed(train.seed)
         model = marian_model(settings)
-        optimizer = torch.optim.Adam(
-            model.parameters(), betas=(settings.train.beta1, settings.train.beta2), eps=settings.train.epsilon
-        )
+        optimizer = torch.optim.Adam(model.parameters(), betas=(train.beta1, train.beta2), eps=train.epsilon)
         state: dict[str, Any] = {"step": 0, "seconds": []}
         if (directory / "state.pt").exists():
             state = torch.load(directory / "state.pt", weights_only=True)
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
-        torch.manual_seed(settings.train.seed + 1 + world.place.global_rank + state["step"])
+        torch.manual_seed(train.seed + 1 + world.place.global_rank + state["step"])
         seconds = state["seconds"]
         parallel = nn.parallel.DistributedDataParallel(model)
         for step, last_step, batch, count in _batches(corpus, settings, world, state["step"] + 1):
             began_s = time.monotonic()
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(step, settings.train, last_step)
-            loss = _step(parallel, optimizer, batch, count, settings.train.label_smoothing)
+                group["lr"] = learning_rate_at(step, train, last_step)
+            _step(parallel, optimizer, batch, count, train.label_smoothing)
             seconds.append(time.monotonic() - began_s)
-            if world.is_first and step % 20 == 0:
-                print(f"marian, step {step}: loss {loss:.4f}, {seconds[-1]:.3f} s", flush=True)
-            if options.whole and world.is_first and (step % SAVE_EVERY_STEPS == 0 or step == last_step):
+            if world.is_first and (step % TURN_STEPS == 0 or step == last_step):
                 _keep(directory, step, model, optimizer, seconds)
-        if world.is_first:
-            (directory / "seconds.json").write_text(json.dumps(seconds))
 
 
 def _batches(
@@ -203,29 +237,46 @@ def _keep(directory: Path, step: int, model: nn.Module, optimizer: torch.optim.O
         path.unlink()
 
 
-def _score_peer(options: argparse.Namespace) -> None:
-    """Translate the test sentences by the mean of the last weights, and print the scores."""
+def _score_ours(options: argparse.Namespace, directory: Path) -> float:
+    """Return BLEU of the last checkpoints' mean."""
+    checkpoints, tested = directory / "checkpoints", directory / "test"
+    kept = len(list(checkpoints.glob("step-*")))
+    with tempfile.TemporaryDirectory(dir=directory) as mean:
+        model = Path(mean) / "model"
+        for command in (
+            ["ckpt", "merge", checkpoints, "--average", str(kept), "-o", model],
+            ["evaluate", model, *_test(options), "--beam", str(BEAM), "-o", tested],
+        ):
+            subprocess.run([BIN / "tlaunch", *command], check=True, stdout=subprocess.DEVNULL)
+    return _bleu(options, "tlaunch", list(read_lines(tested)))
+
+
+def _score_peer(options: argparse.Namespace, directory: Path) -> float:
+    """Return BLEU of the last weights' mean."""
     settings = _settings()
-    kept = [torch.load(path, weights_only=True) for path in options.whole.glob("weights-*.pt")]
+    kept = [torch.load(path, weights_only=True) for path in directory.glob("weights-*.pt")]
     mean = {name: sum(each[name].double() for each in kept) / len(kept) for name in kept[0]}
     model = marian_model(settings).eval()
     model.load_state_dict({name: value.to(kept[0][name].dtype) for name, value in mean.items()})
     with open_world(this_place(micro_batches=1), CPU) as alone:
-        tokenizer = open_corpus(settings, alone, _paths(options)).tokenizer
-    sources, references = (list(read_lines(path)) for path in (options.source, options.reference))
-    began_s = time.monotonic()
+        tokenizer = _open_corpus(options, settings, alone).tokenizer
+    sources = list(read_lines(options.source))
     encoded = [[*ids[: settings.data.source_length - 1], END] for ids in tokenizer.encode(sources)]
     translations = [""] * len(sources)
     order = sorted(range(len(sources)), key=lambda place: -len(encoded[place]))
     for places in (order[start : start + 64] for start in range(0, len(order), 64)):
         for place, ids in zip(places, _generated(model, [encoded[each] for each in places], settings), strict=True):
             translations[place] = tokenizer.decode(ids)
-    print(f"mean of {len(kept)} weights, beam {BEAM}, {time.monotonic() - began_s:.0f} s")
-    scores = all_scores(translations, references, "fr")
-    for name, found in (("BLEU", scores.bleu), ("BLEU, tokenized", scores.bleu_tokenized), ("chrF", scores.chrf)):
-        print(f"{name:<16}{found.score:7.2f}  {found.signature}")
-    seconds = json.loads((options.whole / "seconds.json").read_text())
-    print(f"{len(seconds)} steps took {sum(seconds) / 60:.1f} min")
+    return _bleu(options, "marian", translations)
+
+
+def _bleu(options: argparse.Namespace, name: str, translations: Sequence[str]) -> float:
+    """Print the scores of a program's translations, and return BLEU."""
+    scores = all_scores(translations, list(read_lines(options.reference)), "fr")
+    for metric, found in (("BLEU", scores.bleu), ("BLEU, tokenized", scores.bleu_tokenized), ("chrF", scores.chrf)):
+        if found is not None:
+            print(f"  {name}: {metric} {found.score:.2f}  {found.signature}", flush=True)
+    return scores.bleu.score
 
 
 def _generated(model: Any, sources: Sequence[Sequence[int]], settings: TransformerSettings) -> list[list[int]]:
