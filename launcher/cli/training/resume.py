@@ -17,6 +17,7 @@ from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.same_settings import check_settings, difference_text, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
+from launcher.cli.text.stdout import as_argument
 from launcher.core.errors import TlaunchError, UnreadableError, UsageError
 from launcher.core.machine.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
@@ -45,7 +46,14 @@ def resolve_checkpoint(
     assert options.resume is not None
     newest, *others = resolve_checkpoints(options.runs_dir, options.resume)
     for path, index in readable([newest, *others]):
-        check_settings(path, index, program, settings, named, defaults=defaults)
+        try:
+            check_settings(path, index, program, settings, named, defaults=defaults)
+        except UsageError as error:
+            with suppress(TlaunchError):  # the reference may be a checkpoint
+                run = as_argument(find_run(options.runs_dir, options.resume))
+                or_else = "" if error.hint is None else f"; or {error.hint}"
+                error.hint = f"to keep the settings, use `tlaunch rerun {run} --resume {run}`{or_else}"
+            raise
         break
     return newest.parent if others else newest, ""
 
