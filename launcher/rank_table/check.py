@@ -21,7 +21,7 @@ from launcher.rank_table.formats.rank_list import layer_rules, rank_list_rules
 from launcher.rank_table.formats.rank_list import rank_list_reader as rank_list
 from launcher.rank_table.formats.server_list import server_list_reader as server_list
 from launcher.rank_table.formats.server_list import server_list_rules, super_pods
-from launcher.rank_table.model import COMPLETED, Fields, Table, text_at
+from launcher.rank_table.model import INITIALIZING, Fields, Table, text_at
 from launcher.rank_table.profile import CHIPS, Chip, Profile
 from launcher.rank_table.rules import addresses, beyond_hccl
 from launcher.rank_table.rules import table_rules as tables
@@ -73,8 +73,8 @@ def check_document(document: Document, path: Path, profile: Profile, *, at_most:
     if found is Format.V2_0 and any(fault.code == "RT109" for fault in document.faults):
         message = "there is text after the table, and HCCL reads a v2.0 file to its end"
         named += (("RT208", Finding((), message, "remove everything after the last bracket of the table")),)
-    # HCCL checks only the status of a table that is not completed.
-    has_begun = text_at(table.fields, "status") not in {None, COMPLETED} and found is not Format.V2_0
+    # A device plugin adds the other fields when the table is completed, and HCCL does not read them before.
+    has_begun = text_at(table.fields, "status") == INITIALIZING and found is not Format.V2_0
     of_shape = (
         (code, finding)
         for code, finding in shapes.findings()

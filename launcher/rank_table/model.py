@@ -29,6 +29,7 @@ _BLANKS = " \t\n\v\f\r"
 _LENIENT = re.compile(r"[ \t\n\v\f\r]*\+?0*([0-9]{1,11})")
 _NO_WORDS: Mapping[str, str] = {}
 COMPLETED = "completed"
+INITIALIZING = "initializing"  # the status until a device plugin has completed the table
 SERVER_ID_LIMIT = 64  # characters; older versions of HCCL allow 127
 NUMBERS = ("device_id", "rank_id")
 Fields = dict[str, Any]

@@ -52,8 +52,9 @@ def operators_layout(mode: str, layout: Layout) -> Layout:
         return layout
     if layout.dp > 1 and layout.mp > 1:
         raise RefusedLayoutError(
-            f"dp = {layout.dp} and mp = {layout.mp}, but parallel.mode = {mode} uses all devices as one group",
-            hint=f"leave out `--dp` and `--mp`, or use `--set parallel.mode={HYBRID}`",
+            f"dp = {layout.dp} and mp = {layout.mp}, but the mode {mode} uses all devices as one group",
+            hint=f"leave out `--dp` and `--mp`, or use the mode {HYBRID}: `--set parallel.mode={HYBRID}`, or mode={HYBRID!r} "
+            "of `sharded`",
         )
     return replace(layout, dp=1, mp=layout.dp * layout.mp)
 

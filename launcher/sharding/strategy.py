@@ -11,6 +11,8 @@ from typing import Any
 from launcher.core.errors import UsageError
 from launcher.sharding.expression import Expression, Partition, Strategy, cut
 
+SAME_PARTS = "use equal numbers of parts; the weight of nn.Linear has the dims (out, in)"
+
 
 def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str) -> Partition:
     """Return the partition that the user's `strategy` defines for the operator `name`.
@@ -23,8 +25,8 @@ def cutting_of(expression: Expression, strategy: Strategy, ranks: int, name: str
     for index, count, where in _parts(expression, strategy, ranks, name):
         before, there = found.setdefault(index, (count, where))
         if before != count:
-            same = f"{there} into {before}, but both dims have the same index"
-            raise UsageError(f"{told} cuts {where} into {count} parts and {same}", hint="use equal numbers of parts")
+            same = f"{there} into {before}, but the operator uses both dims together"
+            raise UsageError(f"{told} cuts {where} into {count} parts and {same}", hint=SAME_PARTS)
     cuts = {index: count for index, (count, _) in found.items()}
     product = prod(cuts.values())
     if product > ranks:

@@ -272,6 +272,8 @@ def test_a_table_that_was_only_begun_is_not_to_be_completed_by_hand(report):
     assert codes(report({"status": "initializing"})) == ["RT311"]
     assert "RT311" in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
     assert "RT206" not in codes(report({"status": "initializing", "version": "1.0", "server_list": []}))
+    misspelt = report({"status": "complete", "version": "1.0", "server_count": 1, "server_list": []})
+    assert {"RT205", "RT311"} <= set(codes(misspelt))
 
 
 def test_ranks_are_not_judged_where_a_list_is_missing(report):

@@ -16,6 +16,7 @@ from launcher.sharding.plan import plan_of
 from launcher.trainer.model.resnet import resnet50
 from launcher.trainer.own.cut.modes import cuttings_for
 from launcher.trainer.own.cut.operator_graph import trace
+from launcher.trainer.shard.api import sharded
 from launcher.trainer.shard.modules import MatMul, ReLU, WithLoss, shard
 
 TESTS = Path(__file__).parents[1]
@@ -266,6 +267,33 @@ def test_ranks_without_work_are_refused(mode, ranks, snapshot):
     with pytest.raises(RefusedLayoutError) as caught:
         cuttings_for(traced_body(None), mode, {}, ranks)
     assert str(caught.value) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error"), [(((1, 1), (1, 1)), None), ("((1, 1), (1, 1))", None), ((1, 1), UsageError)]
+)
+def test_a_strategy_may_be_text_and_is_checked(strategy, error):
+    begun = sharded(nn.Linear(8, 8), [torch.ones(4, 8)] * 2, loss=nn.MSELoss(), strategies={"network.matmul": strategy})
+    if error is None:
+        with begun as network:
+            assert network.strategies["network.matmul"] == ((1, 1), (1, 1))
+    else:
+        with pytest.raises(error):
+            begun.__enter__()
+
+
+def test_a_layout_that_the_mode_ignores_is_refused(monkeypatch):
+    for name, value in (
+        ("RANK", 0),
+        ("WORLD_SIZE", 4),
+        ("TLAUNCH_DP", 2),
+        ("TLAUNCH_MP", 2),
+        ("MASTER_ADDR", "::1"),
+        ("MASTER_PORT", 1),
+    ):
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(RefusedLayoutError, match="dp = 2 and mp = 2"):
+        sharded(nn.Linear(8, 8), [torch.ones(4, 8)] * 2, loss=nn.MSELoss()).__enter__()
 
 
 def test_a_modules_strategy_is_that_of_its_first_operator():

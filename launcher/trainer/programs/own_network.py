@@ -106,7 +106,7 @@ class OwnNetwork(Program[SampleBatch, NetworkResult]):
             say(remark)
         if world.pp.size > 1:
             layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in divided.stages)
-            say(f"stages: {layers} layers")
+            say(f"layers per stage: {layers}")
 
     def batches(self, first_step: int) -> Iterator[SampleBatch]:
         train = self.settings.train

@@ -88,7 +88,7 @@ class Translation(Program[GlobalBatch, StepResult]):
             say(f"note: {note}")
         if self.world.pp.size > 1:
             layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in session.stages)
-            say(f"stages: {layers} layers, predicted to work {_shares(self._predicted())} of each step")
+            say(f"layers per stage: {layers}; stages are predicted to work {_shares(self._predicted())} of each step")
 
     def batches(self, first_step: int) -> Iterator[GlobalBatch]:
         return global_batches(self._corpus.train, self.settings.train, first_step=first_step)

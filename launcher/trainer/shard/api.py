@@ -27,13 +27,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.core.errors import RefusedLayoutError, UsageError
-from launcher.recipes.strategies import DYNAMIC_PROGRAMMING, HYBRID, SEMI_AUTO
+from launcher.recipes.strategies import DYNAMIC_PROGRAMMING, SEMI_AUTO, operators_layout
 from launcher.sharding.expression import Strategy
 from launcher.sharding.strategy_report import save_report
 from launcher.trainer.own.check import Comparison, checked_division
 from launcher.trainer.own.cut.groups import Groups
 from launcher.trainer.own.cut.modes import measured_plan
-from launcher.trainer.own.cut.operator_graph import trace
+from launcher.trainer.own.cut.operator_graph import checked_strategy, trace
 from launcher.trainer.own.cut.sharded_network import ShardedNetwork
 from launcher.trainer.own.divide import Division, of_rank_0, share_of_copy
 from launcher.trainer.own.trace import class_name
@@ -68,8 +68,10 @@ def sharded(
     the network is called with the first input, and `loss` with the network's output and the second input, the labels.
     All ranks start with rank 0's weights. The original network is not trained.
 
-    `mode` and `search_mode` have MindSpore's names (launcher/trainer/own/cut/modes.py). The keys of `strategies` are
-    operator or module names. They override strategies set by `shard`, which stand_alone and data_parallel ignore.
+    `mode` is one of MindSpore's modes: stand_alone, data_parallel, semi_auto_parallel (given strategies; the other
+    operators follow), auto_parallel (the others are searched by `search_mode`: dynamic_programming or
+    sharding_propagation) or hybrid_parallel. The keys of `strategies` are operator or module names. They override
+    strategies set by `shard`, which stand_alone and data_parallel ignore.
 
     In hybrid_parallel there are TLAUNCH_DP replicas, each sharded over TLAUNCH_MP ranks. A replica takes its share of
     the rows of the first input, and of inputs whose first dim is a multiple of these rows; it takes other inputs in
@@ -100,7 +102,9 @@ def sharded(
     place = this_place(micro_batches=1)
     _check(place)
     device = choose_device(place, "auto", os.environ)
-    ranks = place.layout.mp if mode == HYBRID else place.world_size
+    layout = operators_layout(mode, place.layout)
+    ranks = layout.mp
+    given = {name: checked_strategy(strategy, name) for name, strategy in (strategies or {}).items()}
     whole = network if loss is None else WithLoss(network, loss)
     copies = place.world_size // ranks
     traced = trace(whole, share_of_copy(example_inputs, copies), batch_norm_is_shared=batch_norm_is_shared)
@@ -113,7 +117,7 @@ def sharded(
         existing = (world.mp, world.dp)
         groups = Groups(place.global_rank, place.world_size, ranks, device, transport=transport, existing=existing)
         opened.enter_context(groups)
-        plan = measured_plan(traced, mode, strategies or {}, search_mode, groups, device)
+        plan = measured_plan(traced, mode, given, search_mode, groups, device)
         made = ShardedNetwork(
             traced, plan, groups, device=device, weights=lambda name: of_rank_0(sources[name], device)
         )
@@ -123,7 +127,7 @@ def sharded(
             made.before_first = check
         if run := own_run():
             with suppress(OSError):  # does not end the training
-                report = made.strategy_report(class_name(whole), str(place.layout), attempt_in(os.environ))
+                report = made.strategy_report(class_name(whole), str(layout), attempt_in(os.environ))
                 save_report(run.strategy_of(place.global_rank), report)
         yield made
 

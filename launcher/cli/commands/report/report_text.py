@@ -28,7 +28,7 @@ from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
 HOW = (
-    "The bundled trainer writes metrics. Other programs can: from launcher import metric; metric(step, loss=2.5), also with "
+    "The bundled trainer writes metrics. Other programs can: from tlaunch import metric; metric(step, loss=2.5), also with "
     "learning_rate, tokens_per_s, memory_bytes and validation_loss"
 )
 MAX_SPARKLINE = 40  # characters

@@ -41,14 +41,17 @@ def shard(module: Module, strategy: Strategy) -> Module:
     Raises:
         UsageError: `strategy` is not a valid strategy.
     """
-    try:
-        parts = strategy_from(strategy)
-    except ValueError as error:
-        told = f"the strategy {strategy!r} of a {type(module).__name__} is invalid"
-        raise UsageError(told, hint=f"pass {error}") from None
     # Bypass nn.Module's setter, which looks for parameters.
-    object.__setattr__(module, ATTRIBUTE, parts)
+    object.__setattr__(module, ATTRIBUTE, checked_strategy(strategy, f"a {type(module).__name__}"))
     return module
+
+
+def checked_strategy(strategy: Any, owner: str) -> Strategy:
+    """Return the strategy of an operator or module. Raises UsageError if it is not a valid one."""
+    try:
+        return strategy_from(strategy)
+    except ValueError as error:
+        raise UsageError(f"the strategy {strategy!r} of {owner} is invalid", hint=f"pass {error}") from None
 
 
 class Operation(nn.Module):
