@@ -376,6 +376,25 @@ def test_a_page_is_written_whole_or_not_at_all(launcher, runs):
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "pipe"}
 
 
+def test_a_page_replaces_no_other_file_unless_forced(launcher, runs):
+    runs.make(losses=[3.0])
+    launcher.write("train.py", "print()\n")
+    launcher.write("page.html", runs.page("a"))
+    launcher.write("new.html")
+    refused = launcher.refused(2, "report --html train.py", "report --force")
+    assert "train.py exists and is not a page" in refused
+    for name in ("page.html", "new.html"):
+        launcher.call("report", "--html", name, code=0)
+    launcher.call("report", "--html", "train.py", "--force", code=0)
+    assert (launcher.directory / "train.py").read_text().endswith("</html>\n")
+
+
+@pytest.mark.parametrize("name", ["latest", "latest~1", "20260101-000000-trial", "20260101", "trial"])
+def test_the_name_of_a_run_is_no_file_for_the_page(launcher, runs, name):
+    runs.make("20260101-000000-trial", losses=[3.0])
+    assert "tlaunch report --html report.html" in launcher.refused(2, f"report --html {name}")
+
+
 def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):
     runs.make(losses=[3.0])
     launcher.refused(2, *(f"report a {words}" for words in ("--html ''", "--html x/", "--html - --json", "nowhere")))
