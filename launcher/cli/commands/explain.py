@@ -22,7 +22,7 @@ from launcher.cli.options.precedence import given_last
 from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.run_options import RunOptions, for_engine
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, wrapped_columns
 from launcher.cli.text.membership_text import attempt_text
 from launcher.cli.text.stdout import say, write_out
 from launcher.cli.text.style import screen_of
@@ -58,8 +58,6 @@ SETTING_FIELDS = ("value", "default", "origin")  # in JSON
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 PORTS = (MASTER_PORT, MS_SCHED_PORT)  # both have the same value
-MAX_VALUE_COLUMNS = 28  # width of the value column; a longer value shifts its origin to the right
-MIN_ORIGIN_COLUMNS = 16  # a narrower column is left to the terminal to wrap
 MAX_PROSE_COLUMNS = 100
 
 
@@ -167,7 +165,11 @@ def _text_of_setting(command: Sequence[str], recipe: str | None, *, as_json: boo
         return None
     if recipe is None and len(found) > 1:
         say(f"note: settings of {DEFAULT_RECIPE}; for another bundled program, add --recipe NAME")
-    return json_text(setting_text.as_json(found)) if as_json else "\n".join((*setting_text.lines_of(found), ""))
+    return (
+        json_text(setting_text.as_json(found))
+        if as_json
+        else "".join(f"{line}\n" for line in setting_text.lines_of(found, screen_of(sys.stdout)))
+    )
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
@@ -207,8 +209,8 @@ def _lines(explained: Explained) -> Iterator[str]:
         origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
         if variable.instead_of is not None:
             origin += f", was {masked(variable.name, variable.instead_of)}"
-        rows.append((variable.name, value, origin))
-    yield from _in_columns(rows)
+        rows.append((printable(variable.name), printable(value), printable(origin)))
+    yield from wrapped_columns(rows, screen_of(sys.stdout).columns)
     if explained.conflicts:
         yield ""
         for conflict in explained.conflicts:  # variables of the shell that tlaunch keeps from ranks, or passes on
@@ -218,25 +220,6 @@ def _lines(explained: Explained) -> Iterator[str]:
                 danger = f"warning: {names}: {conflict.danger}"
             columns = min(screen_of(sys.stdout).columns or MAX_PROSE_COLUMNS, MAX_PROSE_COLUMNS)
             yield from textwrap.wrap(printable(danger), columns, subsequent_indent="  ")
-
-
-def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield the rows as aligned columns. On a terminal, long texts in the ORIGIN column are wrapped."""
-    shown = [tuple(map(printable, row)) for row in rows]
-    name_width = max(len(name) for name, _, _ in shown)
-    value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
-    for name, value, origin in shown:
-        beginning, at = f"{name:<{name_width}}  {value:<{value_width}}", name_width + value_width + 4
-        columns = screen_of(sys.stdout).columns
-        if columns is None or len(beginning) + 2 + len(origin) <= columns or columns - at < MIN_ORIGIN_COLUMNS:
-            yield f"{beginning}  {origin}".rstrip()
-            continue
-        first, *more = textwrap.wrap(origin, columns - at, break_long_words=False, break_on_hyphens=False) or [""]
-        if len(beginning) + 2 > at:
-            yield beginning.rstrip()
-            beginning = ""
-        yield f"{beginning:<{at - 2}}  {first}"
-        yield from (f"{'':<{at}}{line}" for line in more)
 
 
 def _to_json(explained: Explained) -> dict[str, Any]:
