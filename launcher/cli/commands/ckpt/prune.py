@@ -56,7 +56,7 @@ def prune(*, run: str | None, keep: int, dry_run: bool, yes: bool, runs_dir: Pat
         if strangers := [uid for uid in uids_of_file(directory) if not is_own(uid)]:
             raise UsageError(
                 f"the newest checkpoints, {printable(str(directory))}, belong to {called(strangers[0])}",
-                hint=f"to remove these checkpoints, give their directory: tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}",
+                hint=f"to remove these checkpoints, give their directory: `tlaunch ckpt prune {shell_word(str(directory))} --keep {keep}`",
             )
     for directory in {found[0].parent, found[0].parent.resolve()}:  # one of them may be a link to a run's directory
         _check_not_active(directory)

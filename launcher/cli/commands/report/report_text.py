@@ -24,6 +24,7 @@ from launcher.cli.text.columns import (
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
 from launcher.cli.text.saved_text import how_to_resume
+from launcher.cli.text.style import Screen
 from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
@@ -146,10 +147,12 @@ def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> It
 
 
 def wrapped(line: str, width: int) -> list[str]:
-    """Wrap a line to `width` columns, without colours. Continuation lines are indented."""
+    """Wrap a line to `width` columns, without colours. Continuation lines are indented. Commands are not broken."""
     line = without_colours(line)
     if columns_of(line) <= width:
         return [line]
+    if "`" in line:
+        return Screen(columns=width).wrapped(line).split("\n")
     indent = " " * (len(line) - len(line.lstrip()) + 2)
     characters = width // 2 if columns_of(line) > len(line) else width  # wide characters may take two columns
     return textwrap.wrap(line, characters, subsequent_indent=indent, break_on_hyphens=False)
