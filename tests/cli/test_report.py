@@ -166,6 +166,14 @@ def test_every_summary_fits_its_width(runs, width, names):
     assert is_beside == ((len(names) == 2 and width >= 67) or (len(names) == 4 and width >= 119))
 
 
+def test_no_figure_is_cut_beside_another(runs):
+    for name in ("20260101-000000-transformer", "20260101-000001-transformer"):
+        runs.make(name, losses=[4.0, 3.0])
+    lines = runs.lines("20260101-000000-transformer", "20260101-000001-transformer", width=80)
+    assert "…" not in "".join(lines)
+    assert "".join(lines).count("perplexity") == 2
+
+
 def test_a_last_line_without_a_loss_hides_none(runs):
     runs.make(losses=[3.0, 2.0])
     last = {"step": 9, "loss": None, "tokens_per_s": 5.0, "validation_loss": 3.5}
