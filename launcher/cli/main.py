@@ -79,8 +79,13 @@ SECTIONS: dict[str, Commands] = {
     },
 }
 
-# Commands that only tlaunch calls; help does not list them.
-HIDDEN: Commands = {"agent": (".agent_command:agent", "Supervise one server's ranks.")}
+# Other names of --help and --version.
+HABITS: Commands = {
+    "help": (".help:show_help", "Show the help of a command."),
+    "version": (".help:show_version", "Show the version and exit."),
+}
+# Commands that help does not list.
+HIDDEN: Commands = {"agent": (".agent_command:agent", "Supervise one server's ranks."), **HABITS}
 
 MAX_HELP_WIDTH = 120  # columns, on wider terminals
 HANDLES_SIGNALS_ITSELF = ("run", "rerun", "agent")
@@ -89,7 +94,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 EXIT_CODES = """\b
 Exit codes:
   0        all ranks succeeded
-  1        any failure not listed below;
+  1        any other failure, for example a lost server;
            rank tables that are invalid or differ
   2        usage error, or a file, directory or program that is missing,
            unreadable or unwritable
@@ -125,7 +130,7 @@ class _Ended(BaseException):
 @click.option(
     "--no-config", is_flag=True, envvar=TLAUNCH_NO_CONFIG, help="Ignore options in tlaunch.toml and pyproject.toml."
 )
-@click.version_option(__version__, prog_name="tlaunch")
+@click.version_option(__version__, "-V", "--version", prog_name="tlaunch")
 @click.pass_context
 def tlaunch(context: click.Context, /, *, no_config: bool) -> None:  # noqa: ARG001 - LazyGroup reads it
     """Start distributed training on this machine or from a rank table, supervise every rank, and explain failures."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 from launcher.core.errors import RefusedLayoutError
 from launcher.core.records import Layout
 from launcher.core.text import counted
+
+SUGGESTED = 3  # layouts in a hint
 
 
 def resolve_layout(
@@ -19,8 +22,11 @@ def resolve_layout(
     pp: int = 1,
     micro_batches: int = 1,
     allow_idle_devices: bool = False,
+    fits: Callable[[Layout], bool] = lambda _: True,
 ) -> Layout:
     """Return the layout for `device_count` devices. By default, `dp` is as large as the devices allow.
+
+    Hints suggest layouts for which `fits` returns True.
 
     Raises:
         RefusedLayoutError: an axis below 1, more ranks than devices, or idle devices that are not allowed.
@@ -34,18 +40,18 @@ def resolve_layout(
     product = f"dp * mp * pp = {dp} * {mp} * {pp} = {layout.world_size}"
     if layout.world_size > device_count:
         raise RefusedLayoutError(
-            f"{product} is more than {counted(device_count, 'device')}", hint=_fitting(layout, device_count)
+            f"{product} is more than {counted(device_count, 'device')}", hint=_fitting(layout, device_count, fits)
         )
     if layout.world_size < device_count and not allow_idle_devices:
         idle = device_count - layout.world_size
         raise RefusedLayoutError(
             f"{product} leaves {counted(idle, 'device')} of {device_count} idle",
-            hint=f"{_fitting(layout, device_count)}, or pass --allow-idle-devices",
+            hint=f"{_fitting(layout, device_count, fits)}, or pass --allow-idle-devices",
         )
     return layout
 
 
-def nearest_layouts(wanted: Layout, device_count: int, limit: int = 3) -> tuple[Layout, ...]:
+def nearest_layouts(wanted: Layout, device_count: int, limit: int | None = None) -> tuple[Layout, ...]:
     """Return layouts that use every device, sorted by their distance to `wanted`.
 
     The distance counts doublings, so mp=4 is as far from mp=2 as mp=1 is:  Σ |log2(axis / wanted axis)|.
@@ -74,8 +80,9 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // divisor for divisor in small)})
 
 
-def _fitting(wanted: Layout, device_count: int) -> str:
-    nearest = nearest_layouts(wanted, device_count)
+def _fitting(wanted: Layout, device_count: int, fits: Callable[[Layout], bool]) -> str:
+    layouts = nearest_layouts(wanted, device_count)
+    nearest = [*islice(filter(fits, layouts), SUGGESTED)] or layouts[:SUGGESTED]
     choices = ", ".join(f"--dp {near.dp} --mp {near.mp} --pp {near.pp}" for near in nearest)
     return f"the nearest that fit {counted(device_count, 'device')}: {choices}"
 
@@ -101,7 +108,7 @@ def _layout_for(wanted: Layout, device_count: int, fits: Callable[[Layout], bool
         candidates = [
             layout
             for count in range(device_count, 0, -1)
-            for layout in nearest_layouts(wanted, count, limit=count * count)
+            for layout in nearest_layouts(wanted, count)
             if layout.dp <= wanted.dp and wanted.mp % layout.mp == 0 and layout.pp <= wanted.pp
         ]
     parts = wanted.dp * wanted.micro_batches

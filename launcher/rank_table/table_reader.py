@@ -148,7 +148,7 @@ def _another_kind(data: bytes, path: Path) -> Problem | None:
     name = printable(str(path))
     if kind := certainly_plain(data):
         devices = " --devices N" if kind == "nodelist" else ""
-        hint = f"convert it: tlaunch table convert {name} --from {kind}{devices} --to v1.0"
+        hint = f"convert it: `tlaunch table convert {name} --from {kind}{devices} --to v1.0`"
         message = f"this is not a rank table: it looks like a {kind} for another launcher"
         return Problem("RT202", Severity.ERROR, message, hint, "", 1, 1)
     if program := program_kind(data, path.suffix):

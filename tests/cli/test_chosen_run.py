@@ -66,6 +66,8 @@ def test_a_directory_that_is_no_run_takes_no_command_away(three, command):
 @pytest.mark.parametrize("runs_dir", ["runs", "of others"])
 def test_what_is_to_be_typed_can_be_pasted(launcher, runs_dir):
     make_failed(launcher.directory / runs_dir / "it's a $run")
-    line = launcher.call("status", "--runs-dir", runs_dir, "it's").stdout.partition("more: tlaunch ")[2].splitlines()[0]
+    line = (
+        launcher.call("status", "--runs-dir", runs_dir, "it's").stdout.partition("more: `tlaunch ")[2].partition("`")[0]
+    )
     done = launcher.call(*shlex.split(line))
     assert (done.returncode, done.stdout.splitlines()[0].startswith("it's a $run: failed")) == (0, True), done.stderr

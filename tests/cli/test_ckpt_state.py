@@ -161,11 +161,24 @@ def test_prune_keeps_the_newest(launcher, run, snapshot):
     checkpoints = run(5, 7, 20, 100)
     planned = launcher.call("ckpt", "prune", "--keep", 2, "20260101-000000-a", "--dry-run", code=0)
     assert steps_in(checkpoints) == [100, 20, 7, 5]
-    done = launcher.call("ckpt", "prune", "--keep", 2, checkpoints, code=0)
+    launcher.refused(2, ["ckpt", "prune", "--keep", 2, checkpoints])
+    done = launcher.call("ckpt", "prune", "--keep", 2, checkpoints, "--yes", code=0)
 
     assert steps_in(checkpoints) == [100, 20]
     assert len(list(checkpoints.iterdir())) == 2
     assert launcher.transcript(planned, done) == snapshot
+
+
+def test_prune_asks_a_person(launcher, run):
+    checkpoints = run(5, 7)
+    for answer, code, left in ((b"n\n", 1, [7, 5]), (b"y\n", 0, [7])):
+        ours, theirs = os.openpty()
+        os.write(ours, answer)
+        with open(theirs, "rb") as stdin:  # noqa: PTH123 - a descriptor
+            done = launcher.call("ckpt", "prune", checkpoints, "--keep", 1, code=code, stdin=stdin)
+        os.close(ours)
+        assert "step-5" in done.stderr
+        assert steps_in(checkpoints) == left
 
 
 def test_prune_counts_whole_ones(launcher, run):
@@ -173,7 +186,7 @@ def test_prune_counts_whole_ones(launcher, run):
     checkpoints = run(5, 7, 20, 100)
     flip(checkpoints / "step-100" / "rank0.safetensors")
     (checkpoints / "step-20" / "rank1.safetensors").unlink()
-    launcher.call("ckpt", "prune", "--keep", 1, checkpoints, code=0)
+    launcher.call("ckpt", "prune", "--keep", 1, checkpoints, "--yes", code=0)
     assert steps_in(checkpoints) == [7]
     launcher.call("ckpt", "prune", "--keep", 3, checkpoints, code=0)
     assert steps_in(checkpoints) == [7]
@@ -213,7 +226,7 @@ def test_prune_follows_no_link(launcher, run):
     checkpoints = run(7, 9)
     target = write(launcher.directory / "kept", SHAPES, numbered(SHAPES))
     (checkpoints / "step-5").symlink_to(target)
-    launcher.call("ckpt", "prune", checkpoints, "--keep", 1, code=0)
+    launcher.call("ckpt", "prune", checkpoints, "--keep", 1, "-y", code=0)
 
     assert [path.name for path in checkpoints.iterdir()] == ["step-9"]
     assert (target / INDEX).is_file()

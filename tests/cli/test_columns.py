@@ -18,6 +18,7 @@ from launcher.cli.text.columns import (
     server_list,
     size,
     sparkline,
+    wrapped_columns,
 )
 from launcher.cluster.engine_output import listed
 
@@ -62,6 +63,21 @@ def test_columns_give_way_in_turn(width, lines):
     rows = [["abcde", "2", "more"]]
     giving_way = (("WHY", 3), ("B", 0), ("NAME", 4))
     assert fitted(["NAME", "B", "WHY"], rows, width, giving_way=giving_way) == lines
+
+
+@pytest.mark.parametrize(("width", "lines"), [
+    (None, ["name  1   six words", "n     22  one, and more words"]),
+    (30, ["name  1   six words", "n     22  one, and more words"]),
+    (28, ["name  1   six words", "n     22  one, and more", "          words"]),
+    (20, ["name  1   six words", "n     22", "    one, and more", "    words"]),
+])  # fmt: skip
+def test_the_last_column_is_wrapped(width, lines):
+    assert list(wrapped_columns([("name", "1", "six words"), ("n", "22", "one, and more words")], width)) == lines
+
+
+def test_a_long_value_moves_its_text_alone():
+    shifted = list(wrapped_columns([("a", "2" * 30, "text"), ("b", "1", "text")], 36))
+    assert shifted == ["a  " + "2" * 30, "      text", "b  1  text"]
 
 
 def test_a_text_takes_columns_and_is_cut_before_the_character_that_does_not_fit():

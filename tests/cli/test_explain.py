@@ -195,3 +195,12 @@ def test_settings_need_no_data(launcher):
     launcher.call("explain", "--recipe", "resnet50", code=2)
     (launcher.directory / "empty").mkdir()
     launcher.call("explain", "--settings", "--recipe", "resnet50", "--data", "empty", code=2)
+
+
+def test_one_variable_is_explained(launcher):
+    for words in ("OMP_NUM_THREADS --devices 2", "--devices 2 --rank 1 OMP_NUM_THREADS"):
+        lines = launcher.call("explain", *words.split(), code=0).stdout.splitlines()
+        assert [line.split()[0] for line in lines] == ["NAME", "OMP_NUM_THREADS"]
+    inherited = launcher.call("explain", "CUDA_VISIBLE_DEVICES", "--json", env={"CUDA_VISIBLE_DEVICES": "3"}, code=0)
+    assert [one["value"] for one in json.loads(inherited.stdout)["variables"]] == ["3"]
+    launcher.refused(2, "explain NO_SUCH_VARIABLE", "explain --settings OMP_NUM_THREADS")

@@ -142,6 +142,9 @@ def test_edges_of_equal_layers_are_drawn_once():
 def test_the_drawing(launcher, run):
     done = launcher.call("plan", "operators", "--all", "--svg", "a.svg", "--dot", "a.dot", code=0)
     assert done.stdout == "a.svg\na.dot\n"
+    launcher.call("plan", "operators", "--svg", "a.svg", code=0)
+    launcher.write("train.py", "print()")
+    launcher.refused(2, "plan operators --svg train.py", "plan operators --dot train.py")
     content = (launcher.directory / "a.svg").read_text()
     assert not re.search(r" href=|@import|url\(|<script|<image", content)
     titles = [title.text for title in ET.fromstring(content).iter(f"{SVG}title")]

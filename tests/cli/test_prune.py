@@ -60,7 +60,10 @@ def test_the_age_of_a_run_is_that_of_its_end(launcher):
     assert launcher.call("prune", "--older-than", "7d", "--yes", code=0).stdout == "old\n"
 
 
-@pytest.mark.parametrize("typed", [[], ["--yes"], ["--keep", "-1"], ["--older-than", "x"], ["--state", "running"]])
+@pytest.mark.parametrize(
+    "typed",
+    [[], ["--yes"], ["--keep", "-1"], ["--older-than", "x"], ["--older-than", "30", "--yes"], ["--state", "running"]],
+)
 def test_nothing_is_removed_unless_it_is_said_what(launcher, typed):
     make(launcher.runs, "a")
     assert launcher.call("prune", *typed).returncode == 2

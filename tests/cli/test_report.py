@@ -166,6 +166,14 @@ def test_every_summary_fits_its_width(runs, width, names):
     assert is_beside == ((len(names) == 2 and width >= 67) or (len(names) == 4 and width >= 119))
 
 
+def test_no_figure_is_cut_beside_another(runs):
+    for name in ("20260101-000000-transformer", "20260101-000001-transformer"):
+        runs.make(name, losses=[4.0, 3.0])
+    lines = runs.lines("20260101-000000-transformer", "20260101-000001-transformer", width=80)
+    assert "…" not in "".join(lines)
+    assert "".join(lines).count("perplexity") == 2
+
+
 def test_a_last_line_without_a_loss_hides_none(runs):
     runs.make(losses=[3.0, 2.0])
     last = {"step": 9, "loss": None, "tokens_per_s": 5.0, "validation_loss": 3.5}
@@ -374,6 +382,25 @@ def test_a_page_is_written_whole_or_not_at_all(launcher, runs):
             put(str(launcher.directory / place), b"", hint="")
         assert caught.value.exit_code == 2
     assert {path.name for path in launcher.directory.iterdir()} == {"runs", "page.html", "link", "pipe"}
+
+
+def test_a_page_replaces_no_other_file_unless_forced(launcher, runs):
+    runs.make(losses=[3.0])
+    launcher.write("train.py", "print()\n")
+    launcher.write("page.html", runs.page("a"))
+    launcher.write("new.html")
+    refused = launcher.refused(2, "report --html train.py", "report --force")
+    assert "train.py exists and is not a page" in refused
+    for name in ("page.html", "new.html"):
+        launcher.call("report", "--html", name, code=0)
+    launcher.call("report", "--html", "train.py", "--force", code=0)
+    assert (launcher.directory / "train.py").read_text().endswith("</html>\n")
+
+
+@pytest.mark.parametrize("name", ["latest", "latest~1", "20260101-000000-trial", "20260101", "trial"])
+def test_the_name_of_a_run_is_no_file_for_the_page(launcher, runs, name):
+    runs.make("20260101-000000-trial", losses=[3.0])
+    assert "tlaunch report --html report.html" in launcher.refused(2, f"report --html {name}")
 
 
 def test_only_pages_need_matplotlib(launcher, runs, monkeypatch):

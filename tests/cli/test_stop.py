@@ -39,7 +39,7 @@ def test_how_to_go_on_is_told_where_checkpoints_are(launcher, snapshot):
     (path / INDEX).write_text("{}")
     told = launcher.transcript(launcher.call("stop", code=0))
     _, errors = process.communicate(timeout=60)
-    last_lines = errors.decode().splitlines()[-2:]
+    last_lines = errors.decode().splitlines()[-3:]
     assert (told, normalised("\n".join(last_lines), launcher.directory)) == snapshot
 
 

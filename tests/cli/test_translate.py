@@ -174,6 +174,14 @@ def test_scores_are_those_of_sacrebleu(launcher, trained):
     assert refused.stderr.startswith("error: source has 1 line, and reference.gz has 6\nhint: ")
 
 
+def test_translations_replace_no_file_that_is_read(launcher):
+    for name in ("source", "reference"):
+        launcher.write(name, "un chat\n")
+    words = "evaluate --source source --reference reference --output"
+    launcher.refused(2, f"{words} ./source", f"{words} reference")
+    assert (launcher.directory / "source").read_text() == "un chat\n"
+
+
 @pytest.mark.parametrize(("language", "tokens"), [("en", "13a"), ("fi", "13a"), ("zh-TW", "zh")])
 def test_bleu_is_that_of_the_command_of_sacrebleu(launcher, trained, language, tokens):
     """The tokenization follows the target language. Moses scores are only for languages that it knows."""

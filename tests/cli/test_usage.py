@@ -12,16 +12,16 @@ run --device 4; run --rank-tabel t.json; run --quiet --verbose; top --quiet; run
 run --worker_num 8 --local_worker_num=8 train.py; run --log_dir d; run --bind_core=True; run --join=True; run --nnodes=2
 run --standalone; run -m train; stop -v; run --max_restarts=3; run --master_port=8118; run -x A=1; ps -v; ps --nnodes; doctor -v; run --tee 3; run --rank_table_file t.json
 stop --all; logs --tail x; stop --tail 3; --foo; runn; table gen; data sampel; zounds; train.py; table train.py
-kill; rm; ls; list; attach; version; run --gpus 4; run --hostfile h; run --nnodes=1:4; run --oversubscribe; run --rdzv-id 1; run -N 2; run --map-by slot
+kill; rm; ls; list; attach; run --gpus 4; run --hostfile h; run --nnodes=1:4; run --oversubscribe; run --rdzv-id 1; run -N 2; run --map-by slot
 run --devices; run --detach=3; run --devices four; run --devices 0; run --devices 100000
 run --max-restarts 10000000; run --micro-batches x; run --hang-timeout 10x; run --join-timeout 8d; run --grace 1h30
 run --hang-timeout nan; run --grace nan; run --grace -1; run --grace inf; run --engine slrum
 top --interval nan; stop --timeout nan; logs -n x; render; render csh; exec --; exec; data preprocess
 status a b; doctor --devices 2 train.py; doctor --dp 2
-ps -a; status -w; logs -t; stop -9; -V; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t; run --epochs 3; rerun --epochs 3; stop --epochs 3
+status -w; logs -t; stop -9; why --color; resume; run -n auto; run -np2; msrun; run --cluster_time_out=9; run --rank-table-file t; run --epochs 3; rerun --epochs 3; stop --epochs 3
 run --lr 0.1 --batch-size=32 -n 4 --tp 2; run --pipeline_stage 2 --micro_batch_num 4 --src_len 10 --zounds; run --bf16; run --lr 1 -- train.py; run --recipe quickstart --n_layer 2; run --recipe=quickstart --n_layer 2; run --recipe nosuch --n_layer 2
 train --data p.tsv; resume; resume x --set train.steps=9; continue --set train.steps=9; run --set lr=0.1; run --timeout 0; run --timeout 1x; run --config tutoral.toml
-rm foo; rm --keep 2; ls foo; kill foo; train --nosuch; train --lr 0.1; help; help run; help nosuch; version run
+rm foo; rm --keep 2; ls foo; kill foo; train --nosuch; train --lr 0.1; help nosuch; version run; logs 2; logs rank 2; explain 2; prune --older-than 30
 stop ''; status ''; logs ''; validate ''; table show ''; run --dry-run --rank-table ''
 """
 WHOLE_LINES = """
@@ -73,6 +73,15 @@ def test_a_program_with_its_directory_lacks_the_word_run(launcher):
     assert "tlaunch run --devices N -- ./train.sh --lr 1\n" in launcher.call("./train.sh", "--lr", "1", code=2).stderr
     for name in ("./table.json", "./", "/" * 300 + "x" * 300):
         assert "`run` is missing" not in launcher.call(name, code=2).stderr
+
+
+@pytest.mark.parametrize(("typed", "same"), [
+    ("help", "--help"), ("help run", "run --help"), ("help table fix", "table fix --help"), ("version", "--version"),
+    ("-V", "--version"), ("ps -a", "ps --all"),
+])  # fmt: skip
+def test_habits_of_other_tools_work(launcher, typed, same):
+    one, other = (launcher.call(*words.split(), code=0) for words in (typed, same))
+    assert (one.stdout, one.stderr) == (other.stdout, other.stderr)
 
 
 def test_nothing_after_two_dashes_starts_no_demo(launcher, snapshot):

@@ -169,7 +169,9 @@ def test_lists_of_hosts_are_named_and_can_be_converted(launcher, kind, text):
     [element] = json.loads(launcher.call("validate", "--json", "hosts").stdout)
     [problem] = element["problems"]
     assert (problem["code"], kind in problem["message"]) == ("RT202", True)
-    command = problem["hint"].replace("--devices N", "--devices 2").removeprefix("convert it: tlaunch ").split()
+    command = (
+        problem["hint"].replace("--devices N", "--devices 2").removeprefix("convert it: `tlaunch ").rstrip("`").split()
+    )
     made = launcher.call(*command)
     assert launcher.call("validate", "-", input=made.stdout).returncode == 0
 

@@ -95,11 +95,12 @@ def test_last_nights_failure_is_named_while_another_run_is_active(launcher):
         os.utime(acted_run.make(launcher.runs / name, events).run_json, (number, number))
     with acted_run.playing(launcher.runs / "a"):
         (launcher.runs / "latest").symlink_to("a")
-        first, second = launcher.call("why", code=0).stdout.splitlines()
+        first, *more = launcher.call("why", code=0).stdout.splitlines()
         assert len(launcher.call("why", "a", code=0).stdout.splitlines()) == 1
     assert first.endswith("; nothing failed")
-    assert second.startswith("the earlier run night failed ")
-    assert second.endswith("KeyError: two, at a.py:3 in f; details: tlaunch why night")
+    assert more[0].startswith("the earlier run night failed ")
+    assert more[0].endswith("KeyError: two, at a.py:3 in f")
+    assert more[1:] == ["details: `tlaunch why night`"]
     assert "night" not in launcher.call("why", code=0).stdout
 
 
@@ -135,7 +136,7 @@ def test_no_secret_of_a_failure_is_told(launcher, command):
 
 def test_how_to_resume_is_told(launcher):
     run_dir = acted_run.make(launcher.runs / "a", [*failed_once(verdict("KeyError: two")), AgentEnded(Cause.FAILED, 1)])
-    line = r"newest checkpoint: step 1,200, 2 min \d+ s before the end; to resume from it: tlaunch rerun a --resume a"
+    line = r"newest checkpoint: step 1,200, 2 min \d+ s before the end to resume from it: `tlaunch rerun a --resume a`"
     for command in ("why", "status", "report"):
         assert "newest checkpoint" not in launcher.call(command, "a", code=0).stdout
     for step in (5, 1200, 1205):
@@ -146,3 +147,15 @@ def test_how_to_resume_is_told(launcher):
     for command in ("why", "status", "report"):
         told = launcher.call(command, "a", code=0)
         assert re.search(line, " ".join((told.stdout + told.stderr).split())), command
+
+
+def test_no_command_to_copy_is_broken(launcher):
+    name = "20260101-000000-a-run-with-a-name"
+    run_dir = acted_run.make(
+        launcher.runs / name, [*failed_once(verdict("KeyError: two")), AgentEnded(Cause.FAILED, 1)]
+    )
+    path = run_dir.checkpoints / name_of(5)
+    checkpoints.write(path, {"weight": (2,)}, checkpoints.numbered({"weight": (2,)}), step=5)
+    for command in ("why", "status", "report"):
+        shown = launcher.seen(command, COLUMNS="60")
+        assert f"`tlaunch rerun {name} --resume {name}`" in shown, command

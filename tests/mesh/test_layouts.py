@@ -25,6 +25,13 @@ def test_more_ranks_than_devices_are_refused_with_layouts_that_fit():
     assert refusal.value.exit_code == 3
 
 
+def test_a_hint_has_only_layouts_that_the_program_supports():
+    for fits, hinted in ((lambda layout: layout.mp < 3, "--dp 3 --mp 1 --pp 1"), (lambda _: False, "--dp 1 --mp 3")):
+        with pytest.raises(RefusedLayoutError) as refusal:
+            resolve_layout(3, dp=2, mp=2, fits=fits)
+        assert f"the nearest that fit 3 devices: {hinted}" in refusal.value.hint
+
+
 @pytest.mark.parametrize(("degrees", "idle"), [({"dp": 1, "mp": 2, "pp": 2}, 4), ({"mp": 3}, 2)])
 def test_idle_devices_must_be_allowed(degrees, idle):
     with pytest.raises(RefusedLayoutError, match=f"leaves {idle} devices of 8 idle"):

@@ -12,8 +12,9 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
 
 
 @pytest.mark.parametrize(("settings", "layout", "message", "hint"), [
-    ([], Layout(mp=3), "model.heads = 8 is not divisible by mp = 3", "N = 1, 2, 4, 8"),
-    (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4", "1, 2"),
+    ([], Layout(mp=3), "model.heads = 8 is not divisible by mp = 3", "`--dp 3 --mp 1`"),
+    (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4",
+     "use `--dp 2 --mp 2` or `--dp 4 --mp 1`"),
     (["model.d_model=100"], Layout(), "model.d_model = 100 is not divisible by model.heads = 8", "96 or 104"),
     ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers and a head", "at most `--pp 5`"),
     (

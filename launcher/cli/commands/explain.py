@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.launch.elastic import first_allotment
-from launcher.cli.launch.prepare import prepare
+from launcher.cli.launch.prepare import Prepared, prepare
 from launcher.cli.launch.rank_network import with_network
 from launcher.cli.launch.recorded import as_words
 from launcher.cli.options.command_types import TakesCommand
@@ -22,12 +23,12 @@ from launcher.cli.options.precedence import given_last
 from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.options.types import IntRange
 from launcher.cli.run_options import RunOptions, for_engine
-from launcher.cli.text.columns import counted
+from launcher.cli.text.columns import counted, wrapped_columns
 from launcher.cli.text.membership_text import attempt_text
-from launcher.cli.text.stdout import say, write_out
+from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.text.style import screen_of
 from launcher.core.codec import encode, json_text
-from launcher.core.env import MASTER_PORT, MS_SCHED_PORT
+from launcher.core.env import MASTER_PORT, MS_SCHED_PORT, RANK
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
 from launcher.core.text import printable, ranges, shell_words
@@ -44,6 +45,7 @@ Examples:
   tlaunch explain --devices 4 --mp 2 -- python train.py
   tlaunch explain --rank 3 --rank-table rank_tables/rank_table_8pcs.json
   tlaunch explain --all --json --devices 2 -- python train.py
+  tlaunch explain OMP_NUM_THREADS --devices 4
   tlaunch explain train.learning_rate
   tlaunch explain --settings --set train.steps=5 > settings.toml
 
@@ -54,13 +56,13 @@ Exit codes: 0; 2 wrong usage, or a file cannot be read; 3 invalid rank table or 
 """
 # --detach is accepted and ignored, so that a command line of `tlaunch run` works unchanged.
 NOT_TAKEN = ("dry_run", "json", "quiet", "verbose")
+NO_EFFECT = {"detach", "console", "stdin", "timeout"}  # only --help-all lists them
 SETTING_FIELDS = ("value", "default", "origin")  # in JSON
 REMOVED = "(removed)"
 FREE_PORT = "(a free port)"
 PORTS = (MASTER_PORT, MS_SCHED_PORT)  # both have the same value
-MAX_VALUE_COLUMNS = 28  # width of the value column; a longer value shifts its origin to the right
-MIN_ORIGIN_COLUMNS = 16  # a narrower column is left to the terminal to wrap
 MAX_PROSE_COLUMNS = 100
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 
 
 @frozen
@@ -72,14 +74,14 @@ class Explained:
 
 
 class TakesSetting(TakesCommand):
-    """Reads options also after the name of a setting: `tlaunch explain train.momentum --recipe resnet50`."""
+    """Reads options also after the name of a setting or variable: `tlaunch explain OMP_NUM_THREADS --devices 2`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         match self.make_parser(ctx).parse_args(list(args))[0].get("command"):
             case (word, following, *_) if following.startswith("-"):
                 from launcher.cli.training.setting_text import is_like_setting  # not needed for most programs
 
-                ctx.allow_interspersed_args = is_like_setting(word)
+                ctx.allow_interspersed_args = _is_variable(word) or is_like_setting(word)
         return super().parse_args(ctx, args)
 
 
@@ -104,10 +106,14 @@ def explain(
 
     The other options and COMMAND are as for `tlaunch run`. Nothing is started. The output has the variables that
     tlaunch sets, and conflicting ones of other launchers. Secrets are masked. If COMMAND is only the name of a setting,
-    such as train.learning_rate, or of a section, such as train, the output has its meaning, default and values.
+    such as train.learning_rate, or of a section, such as train, the output has its meaning, default and values. If COMMAND
+    is only the name of a variable, such as OMP_NUM_THREADS, the output has only this variable.
     """
     is_rank_given = context.get_parameter_source("global_rank") is ParameterSource.COMMANDLINE
     given = {"--rank": is_rank_given, "--all": everything, "--settings": of_settings}
+    only = _variable_in(options["command"])
+    if only is not None:
+        options["command"], everything = (), True
     if (text := _text_of_setting(options["command"], options["recipe"], as_json=as_json)) is not None:
         for name in filter(given.get, given):
             raise UsageError(
@@ -115,28 +121,15 @@ def explain(
             )
         write_out(text)
         return
-    for name in filter(given.get, ("--rank", "--all") if of_settings else ()):
-        raise UsageError(
-            f"--settings cannot be combined with {name}: {name} applies only to environment variables of ranks"
-        )
+    if of_settings:
+        _check_only_settings(given, only)
     chosen = for_engine(RunOptions(**{**given_last(context, options), "dry_run": True, "detach": False}), os.environ)
-    prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings))
+    prepared = with_network(prepare(chosen, os.environ, needs_data=not of_settings and only is None))
     for note in prepared.notes:
         say(note)
     request, own_table = prepared.request, None
     if of_settings:
-        if prepared.program.recipe is None:
-            raise UsageError("--settings is only for the bundled trainer: remove --settings or COMMAND")
-        # only --settings needs it
-        from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
-
-        settings = effective_settings(chosen, request.layout)
-        if as_json:
-            shown = {each.name: {name: getattr(each, name) for name in SETTING_FIELDS} for each in settings}
-            write_out(json_text(shown))
-        else:
-            lines = toml_lines(settings, as_words(without_settings(chosen)))
-            write_out("\n".join(lines).rstrip("\n") + "\n")
+        write_out(_text_of_all_settings(chosen, prepared, as_json=as_json))
         return
     if (first := first_allotment(request)) is not None:
         say(attempt_text(0, first, request.cluster.servers))
@@ -147,11 +140,63 @@ def explain(
     name = free_name(request.runs_dir, prepared.timed_name)
     rank = draft(request, name=name, master_port=chosen.master_port or 0, own_table=own_table)[global_rank]
     explained = _explained(rank, request, port_given=bool(chosen.master_port), everything=everything)
-    write_out(json_text(_to_json(explained)) if as_json else "".join(f"{line}\n" for line in _lines(explained)))
+    _write(explained, only, as_json=as_json)
 
 
 explain.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
-explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE, True
+explain.groups, explain.rare, explain.is_like_run = RUN_GROUPS, RARE | NO_EFFECT, True
+
+
+def _write(explained: Explained, only: str | None, *, as_json: bool) -> None:
+    """Write everything about a rank, or `only` one variable."""
+    if only is not None:
+        explained = _with_one(explained, only)
+    if as_json:
+        write_out(json_text(_to_json(explained)))
+    else:
+        write_lines(_lines(explained) if only is None else _table(explained.variables))
+
+
+def _is_variable(word: str) -> bool:
+    """Return True if COMMAND is the name of an environment variable, and not a program."""
+    is_known = "_" in word or word == RANK or word in os.environ
+    return is_known and _VARIABLE.fullmatch(word) is not None and shutil.which(word) is None
+
+
+def _variable_in(command: Sequence[str]) -> str | None:
+    """Return the environment variable that COMMAND names, or None if it is something else."""
+    return command[0] if len(command) == 1 and _is_variable(command[0]) else None
+
+
+def _check_only_settings(given: Mapping[str, bool], variable: str | None) -> None:
+    """Raise UsageError if --settings is combined with an option or a name of environment variables."""
+    for name in (*filter(given.get, ("--rank", "--all")), *filter(None, (variable,))):
+        raise UsageError(
+            f"--settings cannot be combined with {name}: {name} applies only to environment variables of ranks"
+        )
+
+
+def _text_of_all_settings(chosen: RunOptions, prepared: Prepared, *, as_json: bool) -> str:
+    """Return the settings of the bundled trainer as a --config file or as JSON. Raises UsageError for a COMMAND."""
+    if prepared.program.recipe is None:
+        raise UsageError("--settings is only for the bundled trainer: remove --settings or COMMAND")
+    # only --settings needs it
+    from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings
+
+    settings = effective_settings(chosen, prepared.request.layout)
+    if as_json:
+        return json_text({each.name: {name: getattr(each, name) for name in SETTING_FIELDS} for each in settings})
+    return "\n".join(toml_lines(settings, as_words(without_settings(chosen)))).rstrip("\n") + "\n"
+
+
+def _with_one(explained: Explained, name: str) -> Explained:
+    """Leave out all variables except `name`. Raises UsageError if the rank does not have it."""
+    found = tuple(one for one in explained.variables if one.name == name)
+    if not found:
+        rank = explained.draft.rank.global_rank
+        hint = f"set it with `--env {name}=VALUE`, or list the variables of a rank with `tlaunch explain --devices N`"
+        raise UsageError(f"rank {rank} does not get a variable {name}", hint=hint)
+    return replace(explained, variables=found, conflicts=())
 
 
 def _text_of_setting(command: Sequence[str], recipe: str | None, *, as_json: bool) -> str | None:
@@ -167,7 +212,11 @@ def _text_of_setting(command: Sequence[str], recipe: str | None, *, as_json: boo
         return None
     if recipe is None and len(found) > 1:
         say(f"note: settings of {DEFAULT_RECIPE}; for another bundled program, add --recipe NAME")
-    return json_text(setting_text.as_json(found)) if as_json else "\n".join((*setting_text.lines_of(found), ""))
+    return (
+        json_text(setting_text.as_json(found))
+        if as_json
+        else "".join(f"{line}\n" for line in setting_text.lines_of(found, screen_of(sys.stdout)))
+    )
 
 
 def _explained(chosen: Draft, request: Request, *, port_given: bool, everything: bool) -> Explained:
@@ -201,14 +250,7 @@ def _lines(explained: Explained) -> Iterator[str]:
         cpus = f"{ranges(share.cpus)} ({share.reason})"
     yield printable(f"cpus: {cpus}")
     yield ""
-    rows = [("NAME", "VALUE", "ORIGIN")]
-    for variable in explained.variables:
-        value = REMOVED if variable.value is None else masked(variable.name, variable.value)
-        origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
-        if variable.instead_of is not None:
-            origin += f", was {masked(variable.name, variable.instead_of)}"
-        rows.append((variable.name, value, origin))
-    yield from _in_columns(rows)
+    yield from _table(explained.variables)
     if explained.conflicts:
         yield ""
         for conflict in explained.conflicts:  # variables of the shell that tlaunch keeps from ranks, or passes on
@@ -220,23 +262,16 @@ def _lines(explained: Explained) -> Iterator[str]:
             yield from textwrap.wrap(printable(danger), columns, subsequent_indent="  ")
 
 
-def _in_columns(rows: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    """Yield the rows as aligned columns. On a terminal, long texts in the ORIGIN column are wrapped."""
-    shown = [tuple(map(printable, row)) for row in rows]
-    name_width = max(len(name) for name, _, _ in shown)
-    value_width = max(len(value) for _, value, _ in shown if len(value) <= MAX_VALUE_COLUMNS)
-    for name, value, origin in shown:
-        beginning, at = f"{name:<{name_width}}  {value:<{value_width}}", name_width + value_width + 4
-        columns = screen_of(sys.stdout).columns
-        if columns is None or len(beginning) + 2 + len(origin) <= columns or columns - at < MIN_ORIGIN_COLUMNS:
-            yield f"{beginning}  {origin}".rstrip()
-            continue
-        first, *more = textwrap.wrap(origin, columns - at, break_long_words=False, break_on_hyphens=False) or [""]
-        if len(beginning) + 2 > at:
-            yield beginning.rstrip()
-            beginning = ""
-        yield f"{beginning:<{at - 2}}  {first}"
-        yield from (f"{'':<{at}}{line}" for line in more)
+def _table(variables: Iterable[Variable]) -> Iterator[str]:
+    """Yield a table of variables, wrapped at the terminal's width."""
+    rows = [("NAME", "VALUE", "ORIGIN")]
+    for variable in variables:
+        value = REMOVED if variable.value is None else masked(variable.name, variable.value)
+        origin = f"{variable.origin.value}: {variable.why}" if variable.why else variable.origin.value
+        if variable.instead_of is not None:
+            origin += f", was {masked(variable.name, variable.instead_of)}"
+        rows.append((printable(variable.name), printable(value), printable(origin)))
+    yield from wrapped_columns(rows, screen_of(sys.stdout).columns)
 
 
 def _to_json(explained: Explained) -> dict[str, Any]:

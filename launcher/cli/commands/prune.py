@@ -42,7 +42,7 @@ HEADER = ("NAME", "STATE", "OVER FOR", "SIZE")
 @click.option("--keep", type=IntRange(min=0), metavar="N", help="Keep the newest N of the selected runs.")
 @click.option(
     "--older-than",
-    type=Seconds(min=0),
+    type=Seconds(min=0, needs_unit=True),
     metavar="TIME",
     help="Select runs that ended at least TIME ago, for example 12h or 7d.",
 )

@@ -49,7 +49,7 @@ GIVING_WAY: tuple[tuple[str, int], ...] = (
 
 
 @click.command(epilog=EPILOG)
-@click.option("--all", "everything", is_flag=True, help="List finished runs too.")
+@click.option("-a", "--all", "everything", is_flag=True, help="List finished runs too.")
 @click.option("--everywhere", is_flag=True, help="Also list runs outside --runs-dir.")
 @json_option
 @runs_dir_option

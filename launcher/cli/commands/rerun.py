@@ -124,7 +124,7 @@ def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
     others = ", ".join(each for each in wanted if each not in variables)
     if not variables:
         return f"give {others} again on the command line"
-    return f"set them in this shell and pass them on: {line}" + (f"; also give {others} again" if others else "")
+    return f"set them in this shell and pass them on: `{line}`" + (f"; also give {others} again" if others else "")
 
 
 def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str)
     if interpreter in SHELLS and any(_COMMANDS.fullmatch(word) for word in recorded.command[1:]):
         raise UsageError(
             f"{name} ran `{interpreter} -c`, and {interpreter} would take `{arguments[0]}` as its own parameter",
-            hint=f"give the complete command: tlaunch rerun {name} -- {interpreter} -c '...'",
+            hint=f"give the complete command: `tlaunch rerun {name} -- {interpreter} -c '...'`",
         )
     return (*recorded.command, *arguments)
 

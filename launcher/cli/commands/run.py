@@ -36,11 +36,11 @@ Ctrl-C sends the same signals without collecting stacks: to see where a run hang
 terminal first. A second Ctrl-C sends SIGKILL at once. Ctrl-Z pauses the ranks until `fg`. The bundled trainer saves a
 checkpoint and exits at SIGTERM, and saves one and continues at SIGUSR1.
 
-Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 a server was
-lost or did not join; 2 wrong usage, or a file or program is missing or unreadable; 3 invalid rank table or layout; 124
-a rank hung (--hang-timeout), or the time limit was reached (--timeout); 126 a rank's program could not start, 127 its
-interpreter was not found; 129, 130, 131, 143 ended by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or its agent was
-killed.
+Exit codes: 0 all ranks succeeded; the exit code of the rank that failed first, or 128 + its signal; 1 any other
+failure, for example a lost server; 2 wrong usage, or a file or program is missing or unreadable; 3 invalid rank table
+or layout; 124 a rank hung (--hang-timeout), or the time limit was reached (--timeout); 126 a rank's program could not
+start, 127 its interpreter was not found; 129, 130, 131, 143 ended by SIGHUP, Ctrl-C, SIGQUIT, SIGTERM; 137 a rank or its
+agent was killed.
 """
 
 

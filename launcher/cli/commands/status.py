@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +115,9 @@ def _rank_status(look: RankLook, places: tuple[RankPlace, ...], state: RunState,
 def _lines(
     state: RunState, ranks: list[RankStatus], recorded: Recorded, screen: Screen, *, wants_groups: bool
 ) -> Iterator[str]:
-    yield f"{shown_name(state)}: {screen.description(describe_run(state, restarts=not recorded.max_restarts))}"
-    yield from _about(state, recorded)
-    if failure := culprit(state):
-        yield f"  first failure: {failure}"
-        yield f"  more: tlaunch why {as_argument(state.run_dir)}"
-    if state.run_dir.checkpoints.is_dir():
-        yield from (f"  {line}" for line in how_to_resume(state))
+    described = describe_run(state, restarts=not recorded.max_restarts)
+    yield screen.wrapped(f"{shown_name(state)}: {screen.description(described)}")
+    yield from map(screen.wrapped, chain(_about(state, recorded), _failure(state)))
     if ranks:
         yield ""
         columns = _columns(state)
@@ -169,6 +166,15 @@ def _about(state: RunState, recorded: Recorded) -> Iterator[str]:
         yield f"  elastic: attempt {progress.current.number} with {allotment.layout} on {where}"
     if progress.current.slow and state.state.going_on:
         yield f"  slower than the others: {rank_list(progress.current.slow)}"
+
+
+def _failure(state: RunState) -> Iterator[str]:
+    """Yield lines about the first failure, and how to resume the run."""
+    if failure := culprit(state):
+        yield f"  first failure: {failure}"
+        yield f"  more: `tlaunch why {as_argument(state.run_dir)}`"
+    if state.run_dir.checkpoints.is_dir():
+        yield from (f"  {line}" for line in how_to_resume(state))
 
 
 def _origin(recorded: Recorded) -> Iterator[str]:

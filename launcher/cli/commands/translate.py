@@ -144,6 +144,8 @@ def evaluate(
     how = Decoding(**decoding)
     if target_language is not None:
         check_language("--target-language", target_language)
+    if output is not None and any(output.exists() and output.samefile(text) for text in (source, reference)):
+        raise UsageError(f"{output} is also the source or the reference", hint="use another file for --output")
     lines = list(read_lines(source))
     references = sum(1 for _ in read_lines(reference))
     if len(lines) != references or not lines:

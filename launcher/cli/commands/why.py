@@ -105,7 +105,7 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
 
 
 def _failed_before(state: RunState) -> Iterator[str]:
-    """If nothing failed in an active run, yield a line about the newest earlier run that failed."""
+    """If nothing failed in an active run, yield lines about the newest earlier run that failed."""
     if not state.state.going_on or not_exiting(state) or any(_failed(attempt, state) for attempt in state.attempts):
         return
     runs_dir, name = state.run_dir.root.parent, state.run_dir.root.name
@@ -116,7 +116,8 @@ def _failed_before(state: RunState) -> Iterator[str]:
     if last is not None:
         age = duration((state.looked_ns - (last.ended_ns or last.started_ns or state.looked_ns)) / 1e9)
         why = f": {failure}" if (failure := culprit(last)) else ""
-        yield f"the earlier run {shown_name(last)} {last.state.value} {age} ago{why}; details: tlaunch why {as_argument(last.run_dir)}"
+        yield f"the earlier run {shown_name(last)} {last.state.value} {age} ago{why}"
+        yield f"details: `tlaunch why {as_argument(last.run_dir)}`"
 
 
 def _going_on(state: RunState) -> Iterator[str]:

@@ -96,6 +96,7 @@ def prepare(
         pp=options.pp,
         micro_batches=1 if options.micro_batches is None else options.micro_batches,
         allow_idle_devices=options.allow_idle_devices or options.elastic,
+        fits=_fits(options),
     )
     used = used_cluster(cluster, layout.world_size)
     program, layout = _program(options, layout, {**inherited, **variables}, needs_data=needs_data)
@@ -111,6 +112,15 @@ def prepare(
         files = {OWN_TABLE: (table.text or "") if is_whole else table_of_part(used, table.format)}
     prepared = Prepared(options, table, program, request, files)
     return replace(prepared, notes=tuple(_notes(prepared, used, fault, starts_here=not (engine or elsewhere))))
+
+
+def _fits(options: RunOptions) -> Callable[[Layout], bool]:
+    """Return a function that checks whether the program supports a layout."""
+    if options.command:
+        return lambda _layout: True
+    from launcher.cli.training.trainer_program import fits_recipe  # only for the bundled trainer
+
+    return fits_recipe(options)
 
 
 def _program(
@@ -144,10 +154,7 @@ def _request(
     scheduler = _scheduler(options.mindspore, program, variables, has_table=options.rank_table is not None)
     elastic: Elastic | None = None
     if options.elastic:
-        from launcher.cli.training.trainer_program import fits_recipe  # only for elastic runs
-
-        fits = fits_recipe(options) if program.recipe else lambda _layout: True
-        elastic = elastic_of(options.exclude, cluster, layout, fits)
+        elastic = elastic_of(options.exclude, cluster, layout, _fits(options))
     pattern_of(options.progress_regex)  # raises for an invalid pattern
     has_no_input = sys.stdin is None or os.path.samestat(os.fstat(0), os.stat(os.devnull))  # noqa: PTH116 - as for `launch`
     request = Request(

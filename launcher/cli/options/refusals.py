@@ -22,16 +22,15 @@ from launcher.preload.masking import masked_argv
 # Options of other tools: tlaunch's name, suggested if the command has it. `launcher.cli.launch.external.options` has the
 # options of other launchers.
 CALLED_HERE = {
-    "-a": "--all",  # docker's, of ps
+    "-a": "--all",
     **dict.fromkeys(("-9", "-f", "--force"), "--kill"),
     "-t": "--timestamps",  # of logs
-    "-V": "--version",
 }
 # Command names of other tools: tlaunch's command.
 COMMANDS_CALLED_HERE = {
     "kill": "stop", "cancel": "stop", "rm": "prune", "clean": "prune", "ls": "ps", "list": "ps", "tail": "logs -f", "attach": "top",
     "watch": "top", "start": "run", "launch": "run", "train": "run", "fit": "run", "eval": "evaluate", "predict": "translate",
-    "help": "--help", "version": "--version", "check": "validate",
+    "check": "validate",
 }  # fmt: skip
 _RESUMES = frozenset(("resume", "continue"))
 _SHELLS = frozenset(("bash", "sh"))
@@ -41,6 +40,7 @@ DONE_ANYWHERE = {
     "--color": "set NO_COLOR=1 or FORCE_COLOR=1 in the environment",
 }
 _EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
+RANK, MAX_RANK_DIGITS = "--rank", 6  # runs have longer names
 DURATION = "TIME"  # metavar of options that take a duration
 _UNITS = {
     **{unit: unit for unit in UNITS_S},
@@ -52,9 +52,11 @@ _UNITS = {
 
 
 def refusal(error: TlaunchError | click.ClickException, words: Sequence[str], group: click.Group) -> TlaunchError:
-    """Convert click's error to a TlaunchError, with a hint if a duration was written as two words."""
+    """Convert click's error to a TlaunchError, with a hint if a duration was written as two words, or a rank as RUN."""
     refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
-    refused.hint = _hint_of_duration(refused, words, group) or refused.hint
+    own = words[: words.index("--")] if "--" in words else words
+    command = _called(own, group)
+    refused.hint = _hint_of_duration(refused, own, command) or _hint_of_rank(refused, own, command) or refused.hint
     return refused
 
 
@@ -107,9 +109,7 @@ def _hint_of_alias(words: Sequence[str], context: click.Context) -> str:
     assert isinstance(group, click.Group)
     line = (context.command_path, *COMMANDS_CALLED_HERE[name].split())
     command = group.get_command(context, line[1])
-    if command is None:  # an option
-        of = rest[:1] if name == "help" and rest and group.get_command(context, rest[0]) else []
-        return f"use `{shell_words((line[0], *of, *line[1:]))}`"
+    assert command is not None
     called = click.Context(command, parent=context, info_name=line[1], **command.context_settings)
     try:
         left_over = command.make_parser(called).parse_args(list(rest))[1]
@@ -181,22 +181,39 @@ def _usage(context: click.Context | None) -> str | None:
     return " ".join(("usage:", context.command_path, *context.command.collect_usage_pieces(context)))
 
 
-def _hint_of_duration(error: TlaunchError, words: Sequence[str], group: click.Group) -> str | None:
-    """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
-
-    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the whole
-    command line.
-    """
-    own = (*(words[: words.index("--")] if "--" in words else words), "")
-    command: click.Command = group  # that `words` call
-    for word in own:
+def _called(words: Sequence[str], group: click.Group) -> click.Command:
+    """Return the command that `words` call."""
+    command: click.Command = group
+    for word in words:
         if isinstance(command, click.Group):
             command = command.get_command(click.Context(command), word) or command
+    return command
+
+
+def _hint_of_rank(error: TlaunchError, words: Sequence[str], command: click.Command) -> str | None:
+    """Return a hint for a rank that was written as an argument, such as `tlaunch logs 2` or `tlaunch logs rank 2`.
+
+    Return None if the command has no --rank, or `error` is not about this argument.
+    """
+    if not any(RANK in param.opts for param in command.params) or RANK in words:
+        return None
+    ranks = (word for word in words if word.isdecimal() and len(word) <= MAX_RANK_DIGITS)
+    about = re.compile(r"(?:^|start with |arguments: (?:\w+ )*)(\d+)(?!\S*\w)")
+    found = about.search(error.message)
+    return f"to choose rank {found[1]}, use `{RANK} {found[1]}`" if found is not None and found[1] in ranks else None
+
+
+def _hint_of_duration(error: TlaunchError, words: Sequence[str], command: click.Command) -> str | None:
+    """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
+
+    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the command
+    line up to `--`.
+    """
     takers = {name for param in command.params if param.metavar == DURATION for name in param.opts}
-    for (option, second), (_, third) in pairwise(pairwise(own)):
+    for (option, second), (_, third) in pairwise(pairwise((*words, ""))):
         name, is_joined, value = option.partition("=")
         number, unit = (value, second) if is_joined else (second, third)
         is_split = name in takers and number.replace(".", "", 1).isdecimal() and unit in _UNITS
-        if is_split and (error.message.startswith(f"{unit}:") or error.message.endswith(f": {unit}")):
+        if is_split and (error.message.startswith((f"{unit}:", f"{name}:")) or error.message.endswith(f": {unit}")):
             return f"write the duration as one word: {name}{'=' if is_joined else ' '}{number}{_UNITS[unit]}"
     return None

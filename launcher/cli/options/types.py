@@ -81,15 +81,26 @@ class FloatRange(_Bounded):
 
 
 class Seconds(_Bounded):
-    """A duration in seconds within bounds, written as 90, 90s, 1.5h or 1h30m."""
+    """A duration in seconds within bounds, written as 90, 90s, 1.5h or 1h30m.
+
+    With `needs_unit`, a number without a unit is rejected, except 0.
+    """
 
     name = "seconds"
+
+    def __init__(self, min: float | None = None, max: float | None = None, *, needs_unit: bool = False) -> None:  # noqa: A002 - click's names
+        super().__init__(min, max)
+        self._needs_unit = needs_unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = duration_s(str(value).strip())
         if seconds is None and (seconds := _float(value)) is None:
             raise BadValue(
                 f"{value!r} is not a duration", param, ctx, "give a number of seconds, or a time such as 10m or 1h30m"
+            )
+        if self._needs_unit and seconds and _float(value) is not None:
+            raise BadValue(
+                f"{value!r} has no unit", param, ctx, f"add a unit: {value}s, {value}m, {value}h or {value}d"
             )
         return self.within_bounds(seconds, param, ctx)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -18,6 +19,8 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 SERVERS_SHOWN = 8  # names in a list of servers; the others are counted
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN = "_.:-=+*#"  # for encodings without block elements
+MAX_SECOND_COLUMNS = 28
+MIN_LAST_COLUMNS = 16
 MAX_NUMBER_CHARS = 16  # longer numbers, for example from a heartbeat file, are shown as powers of ten
 
 
@@ -77,6 +80,30 @@ def fitted(
     return [
         whole if columns_of(line) <= width else cut_off(line, width) for line, whole in zip(lines, painted, strict=True)
     ]
+
+
+def wrapped_columns(rows: Sequence[tuple[str, str, str]], width: int | None) -> Iterator[str]:
+    """Yield the rows as aligned columns. Texts in the last column are wrapped at `width`, unless it is None.
+
+    A long text in the second column shifts the last one to the right. If the last column would be narrow, its texts
+    that do not fit begin on a new line.
+    """
+    first = max(columns_of(row[0]) for row in rows)
+    second = max(columns_of(row[1]) for row in rows if columns_of(row[1]) <= MAX_SECOND_COLUMNS)
+    for one, two, text in rows:
+        begins, at = f"{padded(one, first)}{GAP}{padded(two, second)}", first + second + 2 * len(GAP)
+        if width is None or columns_of(f"{begins}{GAP}{text}") <= width:
+            yield f"{begins}{GAP}{text}".rstrip()
+            continue
+        if width - at < MIN_LAST_COLUMNS:
+            at = 4
+        if columns_of(begins) + len(GAP) > at:
+            yield begins.rstrip()
+            begins = ""
+        lines = textwrap.wrap(text, max(1, width - at), break_long_words=False, break_on_hyphens=False)
+        for line in lines or [""]:
+            yield f"{padded(begins, at)}{line}"
+            begins = ""
 
 
 def cut_off(text: str, columns: int) -> str:

@@ -17,7 +17,7 @@ LOOKED_AT = 5
 
 
 def going_on(run_dir: RunDir, ended_ns: int | None) -> Iterator[str]:
-    """Yield a line with the newest checkpoint of a run and the command that resumes from it.
+    """Yield a line about the newest checkpoint of a run, and a line with the command that resumes from it.
 
     `ended_ns` is the time at which the run ended.
     """
@@ -27,10 +27,11 @@ def going_on(run_dir: RunDir, ended_ns: int | None) -> Iterator[str]:
     before_s = ((ended_ns or 0) - written_ns(path)) / 1e9  # negative if a lost run did not record its end
     when = f", {duration(before_s)} before the end" if before_s >= 0 else ""
     reference = as_argument(run_dir)
-    how = f"tlaunch rerun {reference} --resume {reference}"
+    how = f"`tlaunch rerun {reference} --resume {reference}`"
     if index.program == OWN_NETWORK:  # `--resume` is only for bundled programs
-        how = f'train(..., resume="{reference}") in the program'
-    yield f"newest checkpoint: step {index.step:,}{when}; to resume from it: {how}"
+        how = f'`train(..., resume="{reference}")` in the program'
+    yield f"newest checkpoint: step {index.step:,}{when}"
+    yield f"to resume from it: {how}"
 
 
 def newest_checkpoint(run_dir: RunDir) -> tuple[Path, Index] | None:
@@ -41,6 +42,6 @@ def newest_checkpoint(run_dir: RunDir) -> tuple[Path, Index] | None:
 
 
 def how_to_resume(state: RunState) -> Iterator[str]:
-    """If the run ended without success, yield a line that says how to resume it."""
+    """If the run ended without success, yield lines that say how to resume it."""
     if state.engine is None and state.state in {State.FAILED, State.HUNG, State.LOST, State.STOPPED}:
         yield from going_on(state.run_dir, state.ended_ns)

@@ -212,7 +212,7 @@ def _missing(path: Path, reference: str) -> UnreadableError | None:
     if tool is not None:
         return UnreadableError(
             f"{escaped(reference)} looks like a checkpoint of {tool}",
-            hint=f"convert it: tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR",
+            hint=f"convert it: `tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR`",
         )
     why = f"{escaped(reference)}: this checkpoint does not exist"
     directory = path.parent if step_named(path.name) is not None else path

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launcher.cli.text.columns import aligned
+from launcher.cli.text.columns import wrapped_columns
+from launcher.cli.text.style import PLAIN, Screen
 from launcher.core.errors import UsageError
 from launcher.core.text import did_you_mean, near, shell_word
 from launcher.recipes.catalog import RECIPES, recipe_named
@@ -56,15 +57,15 @@ def is_like_setting(word: str) -> bool:
         return True
 
 
-def lines_of(settings: Settings) -> Iterator[str]:
-    """Yield the lines about one setting, or a table of several."""
+def lines_of(settings: Settings, screen: Screen = PLAIN) -> Iterator[str]:
+    """Yield the lines about one setting, or a table of several, wrapped at the terminal's width."""
     if len(settings) > 1:
         rows = [(name, as_toml(field.default), _bounds(field).help) for name, field in settings.items()]
-        yield from aligned(("SETTING", "DEFAULT", "MEANING"), rows)
+        yield from wrapped_columns([("SETTING", "DEFAULT", "MEANING"), *rows], screen.columns)
         return
     for name, field in settings.items():
         bounds, default = _bounds(field), as_toml(field.default)
-        yield f"{name}: {bounds.help}"
+        yield screen.wrapped(f"{name}: {bounds.help}")
         if field.default is None:  # the user chooses NAME
             return
         yield f"  type:         {KINDS[type(field.default)]}"

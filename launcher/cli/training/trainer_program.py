@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
 from launcher.core.text import printable, shell_words
 from launcher.preload.masking import MASK
-from launcher.recipes.catalog import recipe_named
+from launcher.recipes.catalog import Recipe, recipe_named
 from launcher.recipes.load import named_settings, origins, packaged_config
 from launcher.recipes.settings import all_settings, as_toml
 
@@ -37,11 +38,15 @@ class TrainerCommand:
 
 def fits_recipe(options: RunOptions) -> Callable[[Layout], bool]:
     """Return a function that checks whether the bundled program supports a layout."""
-    recipe = recipe_named(options.recipe)
-    settings = recipe.load(options.config, options.settings)
+
+    @cache  # loaded by the first call; errors are reported by `trainer_command`
+    def loaded() -> tuple[Recipe, Any]:
+        recipe = recipe_named(options.recipe)
+        return recipe, recipe.load(options.config, options.settings)
 
     def fits(layout: Layout) -> bool:
         try:
+            recipe, settings = loaded()
             recipe.check_layout(settings, recipe.own_layout(settings, layout))
         except TlaunchError:
             return False

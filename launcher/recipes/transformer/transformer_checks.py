@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +13,17 @@ from launcher.core.records import Layout
 from launcher.core.resources import at_home
 from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
 from launcher.corpus.sample import LANGUAGES
+from launcher.mesh.layouts import SUGGESTED, nearest_layouts
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
 from launcher.recipes.transformer.tokenizer_file import check_tokenizer
-from launcher.recipes.transformer.transformer_settings import FALLING, TransformerSettings, TransformerTrainConfig
+from launcher.recipes.transformer.transformer_settings import (
+    FALLING,
+    ModelConfig,
+    TransformerSettings,
+    TransformerTrainConfig,
+)
 
 # The only values that transformers' MarianMTModel computes.
 MARIAN = {"norm": "post", "positions": "sinusoidal"}
@@ -36,8 +43,7 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
             f"model.d_model = {model.d_model} is not divisible by model.heads = {model.heads}",
             hint=f"use `--set model.d_model=N` with N = {_multiples_near(model.d_model, model.heads)}",
         )
-    _check_model_parallel("model.heads", model.heads, layout.mp)
-    _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
+    _check_model_parallel(model, layout)
     if layout.mp > model.vocabulary_size:
         raise RefusedLayoutError(
             f"mp = {layout.mp} is more than model.vocabulary_size = {model.vocabulary_size}, so some ranks would get "
@@ -195,12 +201,17 @@ def _check_recomputed(settings: TransformerSettings) -> None:
         )
 
 
-def _check_model_parallel(name: str, value: int, mp: int) -> None:
-    if value % mp:
-        fitting = ", ".join(str(ways) for ways in range(1, value + 1) if value % ways == 0)
-        raise RefusedLayoutError(
-            f"{name} = {value} is not divisible by mp = {mp}", hint=f"use `--mp N` with N = {fitting}"
-        )
+def _check_model_parallel(model: ModelConfig, layout: Layout) -> None:
+    """Raise RefusedLayoutError if mp does not divide the model. The hint has layouts for the same number of ranks."""
+    divided = math.gcd(model.heads, model.feed_forward_dim)
+    for name in ("heads", "feed_forward_dim"):
+        if (value := getattr(model, name)) % layout.mp:
+            nearest = nearest_layouts(layout, layout.world_size)
+            fitting = [near for near in nearest if divided % near.mp == 0 and near.pp == layout.pp][:SUGGESTED]
+            raise RefusedLayoutError(
+                f"model.{name} = {value} is not divisible by mp = {layout.mp}",
+                hint=f"use {' or '.join(f'`--dp {near.dp} --mp {near.mp}`' for near in fitting)}",
+            )
 
 
 def _multiples_near(value: int, factor: int) -> str:

@@ -15,7 +15,7 @@ from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import FILE, IntRange
 from launcher.cli.text.columns import aligned, columns_of, fitted, size
-from launcher.cli.text.output_file import put
+from launcher.cli.text.output_file import check_replaceable, put
 from launcher.cli.text.stdout import write_lines, write_out
 from launcher.core.codec import encode, json_text
 from launcher.core.errors import UnreadableError, UsageError
@@ -36,11 +36,14 @@ same for the result. FORWARD and BACKWARD list the rank's collectives for the op
 and ranks. Bytes are the size of the tensor that is reduced, exchanged or sent. For a gather they are the size of its
 result; so they are for a slice, which sends nothing.
 
---svg and --dot print the path of the file. Identical layers are drawn once: encoder.0..5.
+--svg and --dot print the path of the file, and replace only earlier drawings. Identical layers are drawn once:
+encoder.0..5.
 
 Exit codes: 0; 2 wrong usage, no such run, a run without a strategy report, a damaged report, a file that cannot be
 written, or --svg without Graphviz.
 """
+# The option: text in every drawing, and what it is.
+DRAWINGS = {"--svg": ("<svg", "an SVG drawing"), "--dot": ("digraph", "a graph in DOT format")}
 
 
 @click.command(
@@ -74,6 +77,8 @@ def operators(
     files = [(option, path) for option, path in (("--svg", svg), ("--dot", dot)) if path is not None]
     if files and (as_json or collectives):
         raise UsageError(f"{files[0][0]} cannot be combined with --json or --collectives", hint="give one of them")
+    for option, path in files:
+        check_replaceable(str(path), *DRAWINGS[option], hint="use another file name, or remove the file first")
     reports = _reports(runs_dir, run, rank, all_ranks=all_ranks)
     if files:
         text = dot_of(reports)

@@ -18,13 +18,15 @@ from launcher.cli.options.completion import complete_runs
 from launcher.cli.options.run import runs_dir_option
 from launcher.cli.options.types import NAME_OR_PATH
 from launcher.cli.text.columns import has_blocks
-from launcher.cli.text.output_file import put
+from launcher.cli.text.output_file import check_replaceable, put
 from launcher.cli.text.run_text import describe_run, shown_name
 from launcher.cli.text.stdout import as_argument, say, write_lines, write_out
 from launcher.core.codec import json_text
-from launcher.core.errors import UsageError
+from launcher.core.errors import UnreadableError, UsageError
+from launcher.core.text import shell_word
 from launcher.logs.terminal import escaped
 from launcher.runs.status import look
+from launcher.runs.store import find_runs, means_latest
 
 EPILOG = """\b
 Examples:
@@ -39,19 +41,21 @@ Without it, steps and losses are parsed from a rank's output. If steps are short
 means of a few steps. Peak memory is measured on rank 0: of its accelerator, else of its process. For a resumed run
 (--resume), losses and curves cover the complete training; speed, memory and duration cover only the run itself.
 
---html needs matplotlib, which draws the charts. The page works without network and scripts.
+--html needs matplotlib, which draws the charts. The page works without network and scripts. It replaces an earlier
+page of `tlaunch report`; other files are replaced only with --force.
 
 --live prints the address of a page that follows a run: the table of `tlaunch top`, curves, and the log of a rank that
 you choose. It is served on this machine's loopback interface until the run is over or you press Ctrl-C. Only clients
 that know the address can read it. From another machine, run
 `ssh -t -L 8000:127.0.0.1:8000 HOST tlaunch report --live --port 8000`.
 
-Exit codes: 0 whether the run succeeded or failed; 2 wrong usage, no such run, or matplotlib is missing; with --live
-also 2 the run is over, or the port is in use, and 130 Ctrl-C.
+Exit codes: 0 whether the run succeeded or failed; 2 wrong usage, no such run, FILE is not a page of `tlaunch report`,
+or matplotlib is missing; with --live also 2 the run is over, or the port is in use, and 130 Ctrl-C.
 """
 STDOUT = "-"
 SCHEMA = 1
 PLAIN_COLUMNS = 120
+PAGE_MARK = "tlaunch report</title>"  # at the beginning of each page
 
 
 @click.command(
@@ -59,6 +63,7 @@ PLAIN_COLUMNS = 120
     help=f"Show the results of runs, as text or with charts.\n\nSeveral runs are shown side by side. {RUN_HELP}",
 )
 @click.option("--html", type=NAME_OR_PATH, metavar="FILE", help="Write a self-contained HTML page. Use - for stdout.")
+@click.option("--force", is_flag=True, help="Replace FILE of --html, whatever it contains.")
 @click.option("--live", is_flag=True, help="Serve a web page that shows a run until it ends.")
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="PORT",
@@ -72,12 +77,15 @@ def report(
     *,
     runs: tuple[str, ...],
     html: str | None,
+    force: bool,
     live: bool,
     port: int | None,
     progress_regex: str | None,
     as_json: bool,
     runs_dir: Path,
 ) -> None:
+    if force and html is None:
+        raise UsageError("--force is only for --html: add --html FILE, or leave out --force")
     if live or port is not None:
         if not live:
             raise UsageError("--port is only for --live: add --live, or leave out --port")
@@ -87,6 +95,8 @@ def report(
         _serve(runs, runs_dir, port, progress_regex)
         return
     _check_file(html, as_json=as_json)
+    if html not in {None, STDOUT} and not force:
+        _check_named_file(html, runs_dir)
     run_dirs = [chosen(runs_dir, run) for run in runs] or [chosen(runs_dir, None)]
     facts = [gather(run_dir, progress_regex) for run_dir in run_dirs]
     if as_json:
@@ -110,6 +120,24 @@ def _check_file(html: str | None, *, as_json: bool) -> None:
         raise UsageError("--html needs matplotlib, which is not installed", hint=hint)
     if html == STDOUT and as_json:
         raise UsageError("`--html -` and --json would both write to stdout: give --html a file name")
+
+
+def _check_named_file(html: str, runs_dir: Path) -> None:
+    """Raise UsageError if --html names a run, or a file that is not a page of `tlaunch report`."""
+    if _names_run(html, runs_dir):
+        hint = f"use `tlaunch report --html report.html {shell_word(html)}`"
+        raise UsageError(f"--html needs a file name, but {escaped(html)} names a run", hint=hint)
+    hint = "use another file name, or --force to replace the file"
+    check_replaceable(html, PAGE_MARK, "a page of `tlaunch report`", hint=hint)
+
+
+def _names_run(html: str, runs_dir: Path) -> bool:
+    """Return True if `html` names a run, or begins the name of one. A file with a suffix or directory does not."""
+    if os.sep in html or Path(html).suffix:
+        return False
+    with suppress(UnreadableError, UsageError):
+        return means_latest(html) or bool(find_runs(runs_dir, html))
+    return False
 
 
 def _serve(runs: tuple[str, ...], runs_dir: Path, port: int | None, progress_regex: str | None) -> None:

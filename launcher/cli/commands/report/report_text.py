@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 from launcher.cli.commands.report.facts import Measured, RunFacts, finite, points, unit_of
@@ -13,7 +13,7 @@ from launcher.cli.text.columns import (
     clipped_text,
     columns_of,
     counted,
-    cut_off,
+    cut_to,
     duration,
     number,
     padded,
@@ -24,6 +24,7 @@ from launcher.cli.text.columns import (
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.run_text import continued_from, culprit
 from launcher.cli.text.saved_text import how_to_resume
+from launcher.cli.text.style import Screen
 from launcher.logs.terminal import one_line, without_colours
 
 UNKNOWN = "-"
@@ -33,6 +34,7 @@ HOW = (
 )
 MAX_SPARKLINE = 40  # characters
 MIN_COLUMN = 24  # for each of several runs side by side; with less room, they are shown one below another
+MAX_CELL_LINES = 4
 MIN_WIDTH = 20
 MAX_CHANGES = 8  # of an elastic run; the last ones are shown
 SAID = {"state", "first failure"}  # also in the sentence about a run
@@ -107,6 +109,14 @@ def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") ->
 
 def notes(runs: Sequence[Measured]) -> list[str]:
     """Return notes about missing or invalid metrics, how to write metrics, and how to resume the run."""
+    return [*_notes_on_metrics(runs), *_resuming(runs)]
+
+
+def _resuming(runs: Sequence[Measured]) -> list[str]:
+    return [] if len(runs) > 1 else [line for facts in runs for line in how_to_resume(facts.state)]
+
+
+def _notes_on_metrics(runs: Sequence[Measured]) -> list[str]:
     skipped, missing, hints = [], [], []
     for facts in runs:
         metrics, whose = facts.metrics, "" if len(runs) == 1 else f"{facts.name}: "
@@ -129,8 +139,7 @@ def notes(runs: Sequence[Measured]) -> list[str]:
             without_file = "no metrics: the program wrote no metrics.jsonl into its run directory"
             missing.append(whose + (f"no steps in metrics.jsonl{only}" if metrics.found else without_file))
             hints = [HOW]
-    resumable = [line for facts in runs if len(runs) == 1 for line in how_to_resume(facts.state)]
-    return [*skipped, *missing, *hints, *resumable]
+    return [*skipped, *missing, *hints]
 
 
 def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> Iterator[str]:
@@ -141,8 +150,12 @@ def to_lines(runs: Sequence[RunFacts], width: int, *, plain: bool = False) -> It
         summary = _side_by_side(runs, column, plain=plain)
     else:
         summary = chain.from_iterable(_alone(facts, width, plain=plain) for facts in runs)
-    for line in chain(summary, *(("", note) for note in notes(runs))):
+    for line in chain(summary, *(("", note) for note in _notes_on_metrics(runs))):
         yield from wrapped(line, width)
+    if resuming := _resuming(runs):
+        yield ""
+        for line in resuming:  # with a command to copy
+            yield from Screen(columns=width).wrapped(line).split("\n")
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -170,16 +183,25 @@ def _alone(facts: RunFacts, width: int, *, plain: bool) -> Iterator[str]:
 def _side_by_side(runs: Sequence[RunFacts], column: int, *, plain: bool) -> Iterator[str]:
     """Yield a table with a column for each run; each row of figures is followed by a row of sparklines."""
 
-    def row(name: str, cells: Sequence[str]) -> str:
-        shown = (padded(cut_off(without_colours(cell), column), column) for cell in cells)
-        return "  ".join([name.ljust(NAME_WIDTH), *shown]).rstrip()
+    def row(name: str, cells: Sequence[str]) -> Iterator[str]:
+        for parts in zip_longest([name], *(_cell(text, column) for text in cells), fillvalue=""):
+            shown = (padded(part, column) for part in parts[1:])
+            yield "  ".join([parts[0].ljust(NAME_WIDTH), *shown]).rstrip()
 
-    yield row("", [facts.name for facts in runs])
+    yield from row("", [facts.name for facts in runs])
     for name, values in figures(runs).items():
-        yield row(name, values)
+        yield from row(name, values)
         courses = [_course(name, facts, min(MAX_SPARKLINE, column), plain=plain) for facts in runs]
         if any(course.strip() for course in courses):
-            yield row("", courses)
+            yield from row("", courses)
+
+
+def _cell(text: str, column: int) -> list[str]:
+    """Return the lines of a cell, at most MAX_CELL_LINES."""
+    lines = wrapped(text, column) or [""]
+    if len(lines) <= MAX_CELL_LINES:
+        return lines
+    return [*lines[: MAX_CELL_LINES - 1], f"{cut_to(lines[MAX_CELL_LINES - 1], column - 1)}…"]
 
 
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:

@@ -67,7 +67,7 @@ def show(file: str, *, chip: str, as_json: bool, allow_idle_devices: bool, **deg
         say(headline(problem, str(report.path)))
     layout = None
     if given := {axis: degree for axis, degree in degrees.items() if degree is not None}:
-        shape = {"mp": 1, "pp": 1, **given}
+        shape: dict[str, Any] = {"mp": 1, "pp": 1, **given}
         layout = resolve_layout(report.cluster.device_count, **shape, allow_idle_devices=allow_idle_devices)
     placement = Placement(report.cluster, layout)
     name = "table" if report.format is None else f"{report.format.value} table"
