@@ -1,9 +1,12 @@
-# make demo    set up, and train the Transformer on eight ranks of one server
-# make test    set up, and run the tests
-# make check   what a change must pass: lint, format, types, import contracts, tests
-# make bench   the claims of docs/benchmarks.md, as ratios measured in one run
+# make            these lines
+# make install    set up .venv with tlaunch, the bundled trainer and torch
+# make demo       set up, and train the Transformer on eight ranks of one server
+# make test       set up, and run the tests
+# make check      what a change must pass: lint, format, types, import contracts, tests
+# make bench      the claims of docs/benchmarks.md, as ratios measured in one run
 # make mindspore  a Python with MindSpore (2.5 GB), with which the tests then run its programs
-# make docs    the documentation as a site, in build/site; a broken link is an error
+# make docs       the documentation as a site, in build/site; a broken link is an error
+# make clean      remove the environments that make has set up
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -17,7 +20,12 @@ TORCH ?= $(if $(wildcard /dev/nvidia0 /dev/davinci0 /dev/kfd),torch,torch==2.13.
 MINDSPORE := .venv-mindspore
 WITH_MINDSPORE = $(if $(wildcard $(MINDSPORE)/installed),TLAUNCH_TEST_MINDSPORE_PYTHON=$(CURDIR)/$(MINDSPORE)/bin/python)
 
-.PHONY: demo test check lint bench mindspore docs clean
+.PHONY: help install demo test check lint bench mindspore docs clean
+
+help:
+	@sed -n 's/^# make/make/p' $(firstword $(MAKEFILE_LIST))
+
+install: $(VENV)/installed-train
 
 demo: $(VENV)/installed-train
 	$(BIN)/tlaunch run --rank-table rank_tables/rank_table_8pcs.json --dp 2 --mp 2 --pp 2 --micro-batches 2

@@ -12,12 +12,15 @@ from launcher.cli.main import tlaunch
 from launcher.cli.options.command_types import HELP_ALL
 
 PAGE = "reference/commands.md"
+ONLY_IN_REPOSITORY = "The site that `make docs` builds has the help of every command on this page.\n"
 WIDTH = 100
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Return the Markdown of a page. The page of commands gets the help of every command."""
-    return markdown + "\n".join(sections("tlaunch", tlaunch, None)) if page.file.src_uri == PAGE else markdown
+    if page.file.src_uri != PAGE:
+        return markdown
+    return markdown.replace(ONLY_IN_REPOSITORY, "") + "\n".join(sections("tlaunch", tlaunch, None))
 
 
 def sections(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:

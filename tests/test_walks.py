@@ -86,10 +86,10 @@ def recorded(folder):
 
 
 def faults_of_page(walk, functions, processes):
-    """Compare the list and the paragraph on `core` with the recorded files: each is named once, in order, and no other is."""
+    """Compare the list and the paragraph on helpers with the recorded files: each is named once, in order, and no other is."""
     section = PAGE.read_text("utf-8").partition(f"### {walk.heading}\n")[2].partition("\n##")[0]
     listed = FILE.findall("".join(re.findall(r"^\d+\. .*", section, re.MULTILINE)))
-    named = listed + FILE.findall(section.partition("\nFiles of `core/` on this walk: ")[2].partition("\n\n")[0])
+    named = listed + FILE.findall(section.partition("\nHelpers on this walk: ")[2].partition("\n\n")[0])
     assert len(listed) <= walk.max_files
     faults = {
         "rename or remove": [file for file in FILE.findall(section) if not (ROOT / file).is_file()],

@@ -89,7 +89,7 @@ class CheckpointConfig:
     keep_best: bool = setting(False, "write a checkpoint at every validation, and also keep the best one")
     files: str = setting(
         OWNED,
-        "each rank writes its optimizer's part (owned) or model slice (slices); or each slice once; or a single file",
+        "owned: each rank writes its optimizer's part; slices: its model slice; one_copy: each slice once; integrated: a single file",
         choices=WAYS,
     )
     on_failure: str = setting(

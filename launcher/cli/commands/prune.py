@@ -29,8 +29,8 @@ Examples:
   tlaunch prune --state failed --state hung --state lost --yes
 
 A run is removed with its logs, checkpoints and model. Never removed: active runs, and runs that may be active (on
-another machine, or under mpirun or srun); runs that a remaining run was resumed from (--resume) or started from
-(--init-from); runs of other users; links to other directories. --keep 0 removes every finished run.
+another machine, or under mpirun or srun); runs that another run, which you keep, was resumed from (--resume) or
+started from (--init-from); runs of other users; links to other directories. --keep 0 removes every finished run.
 
 Exit codes: 0; 1 a run cannot be removed, or you answered no; 2 wrong usage; 130 Ctrl-C.
 """

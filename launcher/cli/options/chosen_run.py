@@ -26,14 +26,15 @@ from launcher.runs.status import RunState, runs_going_on
 from launcher.runs.store import find_run, find_runs, means_latest, newest_with, place_among, run_names
 
 _RUN_IS = (
-    "RUN is the name, --name or directory of a run ({} if several runs share a --name), a unique prefix of a name, "
-    "`latest`, or `latest~1` for the run before it."
+    "RUN is the name, --name or directory of a run, a unique prefix of a name, `latest`, or `latest~1` for the run before "
+    "it. If several runs have this --name, RUN is {}."
 )
-_ONLY = "the only active run, else the"
 RUN_IS = _RUN_IS.format("the newest")
 RUN_HELP = f"{RUN_IS}  [default: the latest run]"
 LIVE_RUN_HELP = f"{RUN_IS}  [default: the newest active run, else the latest]"
-ONLY_RUN_HELP = f"{_RUN_IS.format(f'{_ONLY} newest')}  [default: {_ONLY} latest]"
+ONLY_RUN_HELP = (
+    f"{_RUN_IS.format('the active one, or else the newest')}  [default: the only active run, else the latest]"
+)
 
 
 def _run_argument(completer: Completer) -> Callable[[Command], Command]:

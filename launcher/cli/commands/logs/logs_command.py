@@ -46,11 +46,11 @@ Examples:
 9.87..9.91`. A line of a single rank, or one that comes a minute later, is shown
 separately: `[3] retrying`.
 
-A line's time is the time written in it. A line without one has the time of the
-line before if both came together, else its arrival time, to within a second.
-Arrival times are unknown for runs without an agent (run.sh, `tlaunch exec`) and
-for old runs: there, --since and --until drop lines before the first written time.
-A line without a level counts as INFO. Lines of more than 64 KiB are searched,
+A line's time is the timestamp in it. A line without a timestamp gets the time of
+the previous line if both were written together, or else the time when it was
+written, to within a second. This time is unknown for runs without an agent
+(run.sh, `tlaunch exec`) and for old runs. For them, --since and --until drop all
+lines before the first timestamp. A line without a level counts as INFO. Lines of more than 64 KiB are searched,
 counted and printed as JSON in pieces. Control characters of a log are escaped.
 PREFIX may contain {global_rank}, {local_rank}, {server}, {device} and {time}.
 
