@@ -105,7 +105,7 @@ def hint_of_recipes(name: str) -> str | None:
     having = [recipe.name for recipe in RECIPES.values() if _has(recipe.settings, name)]
     if not having or DEFAULT in having:
         return None
-    found = f"it is a setting of --recipe {' or '.join(having)}"
+    found = f"use --recipe {' or '.join(having)}, which {'have' if len(having) > 1 else 'has'} this setting"
     is_about_layout = any(word in name for word in ("mode", "strateg", "parallel"))
     return f"{found}; the Transformer has the layouts of --dp, --mp and --pp" if is_about_layout else found
 
