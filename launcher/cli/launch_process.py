@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +20,11 @@ from launcher.cli.options.run import RUN_PARAMETERS, keep_max_table_size
 from launcher.cli.run_options import RunOptions
 from launcher.core import errors
 from launcher.core.codec import decode, encode
+from launcher.preload.masking import masked_argv
 from launcher.supervise.spawn import signal_of_parents_end
+
+# Type of an option: its words in errors.
+KINDS = {"int": "an integer", "float": "a number", "str": "a string", "bool": "True or False", "Path": "a path"}
 
 
 def main() -> None:
@@ -51,6 +56,8 @@ def _run(given: dict[str, Any], answer_fd: int, on_begin: Callable[[Path], None]
         outcome = run(_checked(given), on_begin)
     except errors.TlaunchError as error:
         error.is_reported = True
+        if error.instead is not None:
+            error.hint = f"write tlaunch.launch({list(masked_argv(error.instead[1]))!r})"
         known = next(kind for kind in type(error).__mro__ if getattr(errors, kind.__name__, None) is kind)
         fields = {name: getattr(error, name) for name in ("message", "hint", "exit_code", "has_lines")}
         _answer(answer_fd, {"error": {"kind": known.__name__, **fields}})
@@ -70,10 +77,22 @@ def _checked(given: dict[str, Any]) -> RunOptions:
             if isinstance(value, int | float | str) and not isinstance(value, bool):
                 parameter.type.convert(value, parameter, None)
     except ValueError as error:
-        raise errors.UsageError(str(error)) from error
+        raise _wrong_type(given) or errors.UsageError(str(error)) from error
     except click.ClickException as error:
         raise as_usage_error(error) from error
     return options
+
+
+def _wrong_type(given: dict[str, Any]) -> errors.UsageError | None:
+    """Return an error that names the first option whose value has the wrong type."""
+    for name, value in given.items():
+        try:
+            decode(RunOptions, {name: value})
+        except ValueError:  # noqa: PERF203 - only after an error
+            wanted = str(RunOptions.__annotations__.get(name, "")).removesuffix(" | None")
+            expected = KINDS.get(wanted, "one of the option's choices")
+            return errors.UsageError(f"{name}: {reprlib.repr(value)} is not {expected}")
+    return None
 
 
 def _answer(answer_fd: int, answer: dict[str, Any]) -> None:

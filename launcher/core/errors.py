@@ -29,6 +29,7 @@ class TlaunchError(Exception):
 
     exit_code = EXIT_FAILURE
     is_reported = False  # True if another process has printed it
+    instead: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # COMMAND as typed, and the one to write; not masked
     has_lines = False  # True if message and hint may have several lines; otherwise line breaks are escaped
 
     def __init__(self, message: str, *, hint: str | None = None, exit_code: int | None = None) -> None:

@@ -6,6 +6,7 @@ trainer module. Every rank calls the module's `train(settings, world, files)`.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from launcher.program.program_files import DEFAULT_RECIPE
 from launcher.recipes.load import load_settings, packaged_config
 from launcher.recipes.quickstart import quickstart_recipe as quickstart
 from launcher.recipes.resnet50 import resnet50_recipe as resnet50
+from launcher.recipes.settings import UnknownSettingError, all_settings
+from launcher.recipes.synonyms import equivalents
 from launcher.recipes.transformer import transformer_checks as transformer
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
@@ -42,7 +45,12 @@ class Recipe:
     notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
     def load(self, config: str | None, settings: Sequence[str]) -> Any:
-        return load_settings(self.settings, self.config_called(config), settings)
+        try:
+            return load_settings(self.settings, self.config_called(config), settings)
+        except UnknownSettingError as error:
+            if error.name and not equivalents(error.name, all_settings(self.settings)):
+                error.hint = hint_of_recipes(error.name) or error.hint
+            raise
 
     def config_called(self, name: str | None) -> str | None:
         """Return the full name of this program's packaged file `name`, such as "tutorial.toml". Return others unchanged."""
@@ -90,3 +98,19 @@ def recipe_named(name: str | None) -> Recipe:
         hint = did_you_mean(near(name, RECIPES)) or f"recipes: {', '.join(RECIPES)}"
         raise UsageError(f"--recipe {name}: unknown recipe", hint=hint)
     return RECIPES[name]
+
+
+def hint_of_recipes(name: str) -> str | None:
+    """Return a hint with the bundled programs that have the setting or section `name`, or None if there are none."""
+    having = [recipe.name for recipe in RECIPES.values() if _has(recipe.settings, name)]
+    if not having or DEFAULT in having:
+        return None
+    found = f"use --recipe {' or '.join(having)}, which {'have' if len(having) > 1 else 'has'} this setting"
+    is_about_layout = any(word in name for word in ("mode", "strateg", "parallel"))
+    return f"{found}; the Transformer has the layouts of --dp, --mp and --pp" if is_about_layout else found
+
+
+def _has(settings: type[Any], name: str) -> bool:
+    known = all_settings(settings)
+    chosen = [each.name for each in dataclasses.fields(settings) if "entries" in each.metadata]
+    return name.partition(".")[0] in chosen or any(target in known for target, _ in equivalents(name, known))

@@ -17,7 +17,14 @@ Section = TypeVar("Section")
 
 SET = "--set "  # beginning of the source of a setting from the command line
 MAX_WHOLE = 1 << 53  # default maximum of integers; larger ones are not exact as a float
+LATEST = "latest"  # run to resume if another tool's switch, such as `--continue`, has no value
 DIRECTION = "data.direction"  # recorded by tlaunch 0.2: "fr_en" or "en_fr"
+
+
+class UnknownSettingError(UsageError):
+    """A setting that the program does not have. `name` is its dotted name, as the user wrote it."""
+
+    name = ""
 
 
 @frozen
@@ -136,7 +143,9 @@ def build(recipe: type[Section], assignments: Sequence[Assignment]) -> Section:
             continue
         if assignment.name not in known:
             hint = _hint_for_unknown(assignment, known, chosen)
-            raise UsageError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
+            unknown = UnknownSettingError(f"{assignment.where}: unknown setting {assignment.name}", hint=hint)
+            unknown.name = assignment.name
+            raise unknown
         field = known[assignment.name]
         values.setdefault(of, {})[entry] = checked(assignment.name, assignment.value, field, where=assignment.where)
     return recipe(**{section.name: _section_class(section)(**values.get(section.name, {})) for section in sections})
@@ -201,7 +210,9 @@ def _as_boolean(value: Any) -> str:
 
 
 def _as_option(target: str, value: Any, known: Mapping[str, dataclasses.Field[Any]]) -> str:
-    is_setting, text = target in known, VALUE if value is None else value if isinstance(value, str) else as_toml(value)
+    is_setting, text = target in known, value if isinstance(value, str) else as_toml(value)
+    if value is None:
+        text = LATEST if target == "--resume" else VALUE
     if is_setting and isinstance(known[target].default, bool):
         text = "true" if value is None else _as_boolean(value)
     elif is_setting:

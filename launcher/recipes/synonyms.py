@@ -11,7 +11,7 @@ from collections.abc import Collection
 VALUE = "VALUE"  # for the user to fill in
 # Setting, or option of `tlaunch run`: names in other tools. After a name with `*`, the value has another unit or meaning.
 NAMES = {
-    "model.vocabulary_size": "vocab_size padded_vocab_size",
+    "model.vocabulary_size": "vocab_size padded_vocab_size bpe bpe_size vocabulary vocab subwords",
     "model.d_model": "hidden_size embed_dim n_embd encoder_embed_dim decoder_embed_dim model_dim",
     "model.heads": "num_heads num_attention_heads n_head n_heads nhead encoder_attention_heads decoder_attention_heads",
     "model.feed_forward_dim": "ffn_hidden_size d_ff ffn_dim intermediate_size dim_feedforward encoder_ffn_dim "
@@ -26,6 +26,7 @@ NAMES = {
     "model.activation_dropout": "relu_dropout",
     "data.source_language": "source_lang src_lang",
     "data.target_language": "target_lang tgt_lang",
+    "data.tokenizer": "bpe sentencepiece spm spm_model tokenizer_name tokenizer_path",
     "data.source_length": "src_len src_seq_length encoder_seq_length max_source_length max_source_positions seq_length "
     "seq_len max_length max_seq_len max_position_embeddings",
     "data.target_length": "tgt_len tgt_seq_length decoder_seq_length max_target_length max_target_positions seq_length "
@@ -41,8 +42,8 @@ NAMES = {
     "train.warmup_steps": "warmup warmup_updates num_warmup_steps lr_warmup_iters lr_warmup_steps",
     "train.schedule": "lr_scheduler lr_scheduler_type lr_schedule lr_decay_style scheduler",
     "train.minimum_rate": "min_lr stop_min_lr eta_min",
-    "train.beta1": "adam_beta1",
-    "train.beta2": "adam_beta2",
+    "train.beta1": "adam_beta1 adam_betas* betas*",
+    "train.beta2": "adam_beta2 adam_betas* betas*",
     "train.epsilon": "eps adam_eps adam_epsilon",
     "train.weight_decay": "wd",
     "train.clip_norm": "clip_grad grad_clip clip_grad_norm max_grad_norm gradient_clip_val",
@@ -52,6 +53,8 @@ NAMES = {
     "train.device": "device_target accelerator",
     "train.validate_every": "eval_steps eval_interval eval_every validate_interval_updates val_check_interval*",
     "train.early_stopping": "patience early_stopping_patience",
+    "train.best_metric": "best_checkpoint_metric metric_for_best_model monitor",
+    "train.bleu_sentences": "eval_bleu*",
     "parallel.mode": "parallel_mode",
     "parallel.optimizer_shard": "enable_parallel_optimizer use_distributed_optimizer",
     "parallel.gradient_groups": "set_comm_fusion",
@@ -69,13 +72,39 @@ NAMES = {
     "--pp": "pp pipeline_stage pipeline_stages stage_num pipeline_parallel_size pipeline_model_parallel_size pp_size",
     "--micro-batches": "micro_batch_num num_microbatches num_micro_batches gradient_accumulation_steps "
     "accumulate_grad_batches update_freq grad_accum",
-    "--data": "data_path data_dir data_url dataset dataset_path train_file train_data",
-    "--resume": "resume_from_checkpoint ckpt_path restore_file load load_checkpoint",
+    "--data": "data_path data_dir data_url dataset dataset_path file_path train_file train_data",
+    "--source": "src src_file source_file train_src train_source",
+    "--target": "tgt tgt_file trg target_file train_tgt train_target",
+    "--resume": "resume_from_checkpoint resume_from ckpt_path restore_file load load_checkpoint continue",
+    "--init-from": "finetune finetune_from finetune_from_model from_pretrained pretrained pretrained_model "
+    "model_name_or_path init_checkpoint load_pretrained",
     "--runs-dir": "output_dir save_dir default_root_dir",
     "--config": "config_file config_path config_name cfg",
     "--name": "run_name exp_name experiment_name",
     "--timeout": "time_limit max_time* exit_duration_in_mins*",
 }  # fmt: skip
+# Option of another command: names in other tools.
+OPTIONS = {
+    "--all": "a",  # docker's, of ps
+    "--kill": "9 f force",
+    "--timestamps": "t",
+    "--rank": "r ranks",
+    "--version": "v",
+    "--beam": "num_beams beam_size beams beam",
+    "--alpha": "lenpen len_penalty length_penalty",
+    "--batch-tokens": "max_tokens",
+    "--source": "input i src_path",
+    "--reference": "ref refs references tgt trg target tgt_path gold",
+    "--output": "out hypotheses",
+    "--device-ids": "device_num",
+    "--format": "to",
+}
+# Value of an option with choices: tlaunch's choice.
+CHOICES = {
+    **dict.fromkeys(("hf", "huggingface", "safetensors", "marian"), "transformers"),
+    "torch": "dcp",
+    "ckpt": "mindspore",
+}
 # Switches of other tools: the setting with its value.
 SWITCHES = {
     **dict.fromkeys(("bf16", "fp16", "amp"), ("train.precision", "bfloat16")),
@@ -106,6 +135,25 @@ def names_of(setting: str) -> tuple[str, ...]:
     return tuple(name.rstrip("*") for name in NAMES.get(setting, "").split())
 
 
+def options_called(name: str, own: Collection[str]) -> list[str]:
+    """Return the options in `own`, those of a command, that another tool calls `name`.
+
+    >>> options_called("--num_beams", ("--beam", "--alpha")), options_called("--tgt", ("--source", "--reference"))
+    (['--beam'], ['--reference'])
+    """
+    key = _key(name)
+    return [
+        option
+        for table in (NAMES, OPTIONS)
+        for option, names in table.items()
+        if option in own and key in names.split()
+    ]
+
+
+def _key(name: str) -> str:
+    return name.rpartition(".")[2].lstrip("-").replace("-", "_").casefold()
+
+
 def equivalents(name: str, known: Collection[str]) -> list[tuple[str, str | None]]:
     """Return the settings in `known` and the options that another tool, or the user without the section, calls `name`.
 
@@ -115,7 +163,7 @@ def equivalents(name: str, known: Collection[str]) -> list[tuple[str, str | None
     >>> equivalents("--tp", ()), equivalents("train.bf16", ["train.precision"]), equivalents("--Heads", ["model.heads"])
     ([('--mp', None)], [('train.precision', 'bfloat16')], [('model.heads', None)])
     """
-    key = name.rpartition(".")[2].lstrip("-").replace("-", "_").casefold()
+    key = _key(name)
     own = [setting for setting in known if setting.rpartition(".")[2] == key]
     if own:
         return [(min(own, key=lambda setting: not setting.startswith("train.")), None)]

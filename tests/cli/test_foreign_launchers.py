@@ -77,6 +77,29 @@ def test_a_launcher_may_be_a_module():
     assert of_module("launcher", "validate", "t.json") is None
 
 
+# Text of a shell script: the rest of `tlaunch run`; None: no Python command; "": the script starts no ranks itself.
+SCRIPTS = {
+    "for i in 0 1; do\n export DEVICE_ID=$i\n python -u train.py > log 2>&1 &\ndone": "--devices N -- python -u train.py",
+    "export RANK_TABLE_FILE=t.json\nRANK_ID=0 python3 a.py $1 &\n": "--rank-table FILE -- python3 a.py $1",
+    "RANK_ID=0 ./a.out &\n": None,
+    "export RANK_ID=$OMPI_COMM_WORLD_RANK\nmake && python train.py\n": "",
+    "python train.py &\n": "",
+    "# RANK_ID=0\npython train.py &\n": "",
+}
+
+
+@pytest.mark.parametrize(("text", "meant"), SCRIPTS.items())
+def test_a_shell_script_that_starts_ranks_is_known_by_its_text(tmp_path, text, meant):
+    script = tmp_path / "run.sh"
+    script.write_text(text)
+    for line in ((str(script), "8"), ("bash", "-x", str(script), "data", "8")):
+        found = other_launcher(line, None)
+        assert (found is None) == (meant == "")
+        if found is not None:
+            assert found.name == "run.sh"
+            assert (found.as_tlaunch and found.as_tlaunch.run) == (meant and f"tlaunch run {meant}")
+
+
 @pytest.mark.parametrize(
     "line", ["python train.py torchrun", "accelerate config", "tlaunch validate t.json", "./run.sh"]
 )

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import tlaunch
+from launcher.cli.launch_process import _checked
 from launcher.cli.run_options import RunOptions
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.preload.call_function import open_own
@@ -220,6 +221,35 @@ def test_an_unknown_keyword_is_refused(launch):
         launch(generate, device=2)
     with pytest.raises(TypeError, match="'detach'"):
         launch(["true"], detach=True)
+
+
+@pytest.mark.parametrize(("keyword", "ours"), [
+    ("nproc_per_node", "devices"), ("num_processes", "devices"), ("device", "devices"), ("log_dir", "runs_dir"),
+    ("lr", r"settings=\['train.learning_rate=VALUE'\]"), ("src", "source"),
+])  # fmt: skip
+def test_a_keyword_of_another_tool_is_answered_with_the_keyword_that_is_meant(launch, keyword, ours):
+    with pytest.raises(TypeError, match=f"; use (?:.* or )?{ours}$"):
+        launch(scaled, **{keyword: 2})
+
+
+def test_arguments_in_the_wrong_place_or_of_a_wrong_type_are_told(launch):
+    with pytest.raises(TypeError, match=r"args=\(1, 2\)"):
+        launch(scaled, 1, 2)
+    for wrong in (1, "ab"):
+        with pytest.raises(UsageError, match=r"^args: ") as error:
+            launch(scaled, args=wrong)
+        assert error.value.hint == f"write args=({wrong!r},)"
+    with pytest.raises(UsageError, match=r"^command: 3 is not a list") as error:
+        launch(3)
+    assert "not launch(train())" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("devices", "2"), ("name", 3), ("elastic", 1), ("bind", 3), ("grace", "1")]
+)
+def test_a_value_of_a_wrong_type_is_told_with_its_option(name, value):
+    with pytest.raises(UsageError, match=f"^{name}: {value!r} is not "):
+        _checked({name: value})
 
 
 def test_without_cloudpickle_a_hint_names_it(launch, monkeypatch):

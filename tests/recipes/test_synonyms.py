@@ -3,14 +3,17 @@
 import re
 from pathlib import Path
 
+import click
 import pytest
 
+from launcher.cli.main import tlaunch
 from launcher.cli.options.run import RUN_PARAMETERS
 from launcher.core.errors import UsageError
 from launcher.recipes.catalog import RECIPES
 from launcher.recipes.load import load_settings
 from launcher.recipes.settings import all_settings
 from launcher.recipes.synonyms import NAMES, SWITCHES, VALUES, equivalents
+from launcher.recipes.synonyms import OPTIONS as OF_OTHER_COMMANDS
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -34,6 +37,17 @@ def test_each_name_leads_to_a_setting_or_an_option_that_exists():
     settings = {name.partition(".")[2] for name in KNOWN}
     assert not settings & {word.rstrip("*") for names in NAMES.values() for word in names.split()}
     assert not settings & SWITCHES.keys()
+
+
+def test_each_option_of_another_command_exists():
+    commands, known = [tlaunch], set()
+    while commands:
+        command = commands.pop()
+        known |= {option for param in command.params for option in param.opts}
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            commands += [command.get_command(context, name) for name in command.list_commands(context)]
+    assert OF_OTHER_COMMANDS.keys() <= known
 
 
 def test_the_options_of_the_tutorial_have_the_equivalents_that_its_page_lists():

@@ -114,7 +114,7 @@ def explain(
     only = _variable_in(options["command"])
     if only is not None:
         options["command"], everything = (), True
-    if (text := _text_of_setting(options["command"], options["recipe"], as_json=as_json)) is not None:
+    if (text := _text_of_setting(options["command"], options["recipe"], options["env"], as_json=as_json)) is not None:
         for name in filter(given.get, given):
             raise UsageError(
                 f"{options['command'][0]} is a setting, which cannot be combined with {name}", hint="leave it out"
@@ -199,17 +199,21 @@ def _with_one(explained: Explained, name: str) -> Explained:
     return replace(explained, variables=found, conflicts=())
 
 
-def _text_of_setting(command: Sequence[str], recipe: str | None, *, as_json: bool) -> str | None:
+def _text_of_setting(command: Sequence[str], recipe: str | None, env: Sequence[str], *, as_json: bool) -> str | None:
     """Return the text about the settings that COMMAND names, or None if it is a program."""
-    if len(command) != 1:
+    is_phrase = all(map(str.isalpha, command)) and not shutil.which(next(iter(command), ""))  # such as `learning rate`
+    if not command or (len(command) > 1 and not is_phrase):
         return None
-    (word,) = command
+    word = "_".join(command)
     if re.fullmatch(r"RT\d{3}", word):
         raise UsageError(f"`{word}` is a rank table code, not a program", hint=f"use `tlaunch table explain {word}`")
     from launcher.cli.training import setting_text  # not needed for most programs
 
     if (found := setting_text.settings_called(word, recipe)) is None:
-        return None
+        is_program = not re.fullmatch(r"[A-Za-z][\w-]*", word) or shutil.which(word) or os.path.isfile(word)  # noqa: PTH113 - any word
+        if len(command) > 1 or is_program or any(pair.startswith("PATH=") for pair in env):
+            return None
+        raise UsageError(f"{word} is neither a setting nor a program", hint=setting_text.hint_like(word, recipe))
     if recipe is None and len(found) > 1:
         say(f"note: settings of {DEFAULT_RECIPE}; for another bundled program, add --recipe NAME")
     return (

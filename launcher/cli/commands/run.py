@@ -17,6 +17,8 @@ EPILOG = """\b
 Examples:
   tlaunch run --rank-table rank_tables/rank_table_8pcs.json --mp 2 --pp 2
   tlaunch run --devices 4 -- python train.py --epochs 3
+  tlaunch run --devices 2 --source train.de --target train.en \\
+      --set train.epochs=5
   tlaunch run --devices 8 --mp 2 --dry-run
   tlaunch run --devices 8 --max-restarts 3 --hang-timeout 600 --detach \\
       -- python train.py

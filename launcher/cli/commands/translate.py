@@ -22,7 +22,7 @@ from launcher.cli.text.output_file import put
 from launcher.cli.text.stdout import say, write_lines, write_out
 from launcher.cli.training.translators import Decoding, has_translation_model, run_translator, translation_model
 from launcher.core.errors import UnreadableError, UsageError
-from launcher.core.text import counted, printable
+from launcher.core.text import counted, printable, shell_word
 from launcher.corpus.corpus_files import check_language
 from launcher.corpus.text_files import read_lines
 
@@ -60,6 +60,7 @@ def translate(*, model: str | None, scores: bool, runs_dir: Path, **decoding: An
         raise UnreadableError(
             "stdin is closed, so there is nothing to translate", hint="redirect a file to stdin: < FILE"
         )
+    _check_model(model)
     stdin = os.fstat(sys.stdin.fileno())
     total_bytes = stdin.st_size if stat.S_ISREG(stdin.st_mode) else None  # unknown for a terminal or pipe
     with translation_model(runs_dir, _model(runs_dir, model)) as (directory, called):
@@ -67,6 +68,17 @@ def translate(*, model: str | None, scores: bool, runs_dir: Path, **decoding: An
             directory, Decoding(**decoding), "--name", called, *["--scores"] * scores,
             stdin=None, output=sys.stdout.fileno(), total_bytes=total_bytes,
         )  # fmt: skip
+
+
+def _check_model(model: str | None) -> None:
+    """Raise UsageError if the argument MODEL is a text file or a sentence."""
+    if model is None or os.path.isdir(model):  # noqa: PTH112 - a Path raises for some
+        return
+    if os.path.isfile(model):  # noqa: PTH113 - the same
+        raise UsageError(f"{model} is a file, not a model", hint=f"use `tlaunch translate < {shell_word(model)}`")
+    if len(model.split()) > 1:
+        hint = f"use `echo {shell_word(model)} | tlaunch translate`"
+        raise UsageError("MODEL contains spaces and does not exist; sentences are read from stdin", hint=hint)
 
 
 def _model(runs_dir: Path, model: str | None) -> str:

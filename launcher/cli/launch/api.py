@@ -18,6 +18,7 @@ from launcher.cli.run_options import EngineName, MindSporeWay, RunOptions
 from launcher.core import errors
 from launcher.core.records import Console
 from launcher.core.resources import at_home, usual_runs_dir
+from launcher.core.text import near
 from launcher.engines.placement import Bind
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def launch(
 ) -> Run[LaunchResult]: ...
 def launch(
     command: Sequence[str] | Callable[..., Any] = (),
-    *,
+    *misplaced: Any,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     check: bool | None = None,
@@ -166,7 +167,11 @@ def launch(
         hint = "call tlaunch.launch below `if __name__ == '__main__':`"
         raise errors.UsageError("a rank imports this module, which calls tlaunch.launch at its top level", hint=hint)
     if unknown := options.keys() - LaunchOptions.__annotations__.keys():
-        raise TypeError(f"launch() got an unexpected keyword argument {min(unknown)!r}")
+        raise TypeError(f"launch() got an unexpected keyword argument {min(unknown)!r}{_keyword_for(min(unknown))}")
+    if misplaced:
+        raise TypeError(f"launch() takes 1 positional argument; write args={misplaced!r}")
+    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
+        raise errors.UsageError(f"args: {reprlib.repr(args)} is not a list or tuple", hint=f"write args=({args!r},)")
     if not callable(command) and (args or kwargs):
         hint = "add arguments of a program to the list: launch(['python', 'train.py', '--epochs', '3'])"
         raise errors.UsageError("args and kwargs are only for functions", hint=hint)
@@ -183,6 +188,7 @@ def launch(
 def _signature() -> inspect.Signature:
     """Return the signature of `launch` with all keywords and their defaults, for `help`."""
     *own, _options = inspect.signature(launch).parameters.values()
+    own = [each for each in own if each.kind is not inspect.Parameter.VAR_POSITIONAL]  # only for an error
     annotations = {name: annotation.__forward_arg__ for name, annotation in LaunchOptions.__annotations__.items()}
     return inspect.Signature(
         [
@@ -240,18 +246,41 @@ def _console(given: Any) -> str:
     return ",".join(texts)
 
 
-def _texts(name: str, given: Iterable[Any], example: str) -> tuple[str, ...]:
+def _texts(name: str, given: Any, example: str) -> tuple[str, ...]:
     """Convert a list of strings and paths to strings.
 
     Raises UsageError if the value is a single string, or contains other types.
     """
     if isinstance(given, str | bytes):
         raise errors.UsageError(f"{name} is a string, not a list of strings", hint=f"write {name}={example}")
+    if not isinstance(given, Iterable):
+        hint = f"write {name}={example}"
+        if name == "command":
+            hint = "write launch(train), not launch(train()): each rank calls the function"
+        raise errors.UsageError(f"{name}: {reprlib.repr(given)} is not a list of strings", hint=hint)
     texts = tuple(os.fspath(each) if isinstance(each, os.PathLike) else each for each in given)
     for text in texts:
         if not isinstance(text, str):
             raise errors.UsageError(f"{name}: {reprlib.repr(text)} is not a string", hint=f"write {name}={example}")
     return texts
+
+
+def _keyword_for(name: str) -> str:
+    """Return "; use NAME" for a keyword that another tool or trainer calls `name`, or that has a similar name, else ""."""
+    from launcher.cli.launch.external.options import counterpart  # only for mistyped keywords
+    from launcher.recipes.catalog import recipe_named
+    from launcher.recipes.settings import all_settings
+    from launcher.recipes.synonyms import equivalents
+
+    known, settings = LaunchOptions.__annotations__, all_settings(recipe_named(None).settings)
+    found = counterpart(f"--{name}")
+    names = [found.here] if found is not None and found.here is not None else []
+    targets = [target for target, _ in equivalents(name, settings)]
+    names += [target for target in targets if target.startswith("--")]
+    keywords = [keyword for each in names if (keyword := each.lstrip("-").replace("-", "_")) in known]
+    keywords += [f"settings=['{target}=VALUE']" for target in targets if target in settings]
+    keywords = list(dict.fromkeys((*keywords, *near(name, known))))
+    return f"; use {' or '.join(keywords)}" if keywords else ""
 
 
 def _pairs(env: Mapping[str, str]) -> tuple[str, ...]:

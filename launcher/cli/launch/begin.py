@@ -114,7 +114,8 @@ def outline(prepared: Prepared, spec: RunSpec) -> Iterator[str]:
         source = f"{prepared.table.format or 'rank'} table {request.cluster.source}"
     servers = counted(len(used.servers), "server")
     yield f"devices: {used.device_count} of {request.cluster.device_count} on {servers} ({source})"
-    given = "--dp" if options.dp is not None else f"dp derived from {counted(spec.layout.world_size, 'rank')}"
+    derived = "dp" if spec.layout.mp == options.mp else "mp"  # by a program that divides its operators over all ranks
+    given = "--dp" if options.dp is not None else f"{derived} derived from {counted(spec.layout.world_size, 'rank')}"
     yield f"layout: {spec.layout} micro_batches={spec.layout.micro_batches} ({given})"
     kind = "the bundled trainer" if prepared.program.recipe is not None else prepared.program.kind
     yield f"program ({kind}): {shell_words(masked_argv(request.argv))}, in {spec.cwd}"

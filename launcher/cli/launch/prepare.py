@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from launcher.cli.launch.elastic import elastic_of, first_allotment, notes_of_first, table_of_part
+from launcher.cli.launch.misplaced_words import misplaced
 from launcher.cli.launch.program import Program
 from launcher.cli.launch.program_faults import fault_of, stdin_notes
 from launcher.cli.launch.rank_tables import Table, is_sample, read_table
@@ -85,6 +86,8 @@ def prepare(
         unnamed: Servers without names, used instead of the devices in `options`.
         needs_data: As in `trainer_command`.
     """
+    if (error := misplaced(options)) is not None:
+        raise error
     check_options(options)
     variables = user_environment(options.env)
     table = read_table(options) if unnamed is None else Table(unnamed)

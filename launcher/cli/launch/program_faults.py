@@ -66,17 +66,22 @@ def _missing_program(program: Program) -> UnreadableError | None:
     by_interpreter = f"start a script with its interpreter: -- {_started_by(program.argv)}"
     if (no_program := _no_program(program, search)) is not None:
         return no_program
+    by_itself = os.access(program.cwd / name, os.X_OK) and not name.endswith(".py")
     if "/" in name:
         exists = os.path.exists(program.cwd / name)  # noqa: PTH110 - the same
         reason = "is not executable" if exists else "does not exist"
-        return UnreadableError(f"{name} {reason}, so ranks cannot start it", hint=by_interpreter if is_file else None)
+        fault = UnreadableError(f"{name} {reason}, so ranks cannot start it", hint=by_interpreter if is_file else None)
+        fault.instead = (program.argv, (_interpreter(name), *program.argv)) if is_file else None
+        return fault
     reason = "not found on the ranks' PATH"
     if is_file:
-        by_itself = os.access(program.cwd / name, os.X_OK) and not name.endswith(".py")
-        return UnreadableError(
-            f"{name}: {reason}, but ./{name} exists",
-            hint=f"add the directory: -- ./{name}" if by_itself else by_interpreter,
+        hint = f"add the directory: -- ./{name}" if by_itself else by_interpreter
+        fault = UnreadableError(f"{name}: {reason}, but ./{name} exists", hint=hint)
+        fault.instead = (
+            program.argv,
+            (f"./{name}", *program.argv[1:]) if by_itself else (_interpreter(name), *program.argv),
         )
+        return fault
     meant = did_you_mean(near(name, sorted(_programs_on(search)), limit=1))
     return UnreadableError(f"{name}: {reason}", hint=meant or "if the program is not on PATH, give its path")
 
@@ -116,8 +121,11 @@ def _programs_on(search: str) -> Iterator[str]:
 
 
 def _started_by(argv: Sequence[str]) -> str:
-    interpreter = {".py": "python", ".sh": "bash"}.get(os.path.splitext(argv[0])[1], "INTERPRETER")  # noqa: PTH122
-    return f"{interpreter} {shell_words(masked_argv(argv))}"
+    return f"{_interpreter(argv[0])} {shell_words(masked_argv(argv))}"
+
+
+def _interpreter(script: str) -> str:
+    return {".py": "python", ".sh": "bash"}.get(os.path.splitext(script)[1], "INTERPRETER")  # noqa: PTH122
 
 
 def _without_interpreter(program: Program, found: str, interpreter: str) -> UnreadableError:

@@ -12,10 +12,11 @@ import click
 
 from launcher.cli.launch.external.command_lines import Line, parse_line
 from launcher.cli.launch.external.launchers import other_launcher
+from launcher.cli.launch.external.options import OPTIONS, key_of
 from launcher.cli.launch.external.tlaunch_line import TlaunchLine, tlaunch_line
 from launcher.cli.options.command_types import TakesCommand
 from launcher.core.errors import UsageError
-from launcher.core.text import printable, shell_words
+from launcher.core.text import did_you_mean, near, printable, shell_words
 from launcher.program.program_command import parse_python
 
 INDENT = " " * 4  # of lines to copy; they are not wrapped
@@ -29,7 +30,7 @@ def as_of_run(context: click.Context, words: Sequence[str]) -> UsageError | None
     command, name = context.command, context.info_name or ""
     if not isinstance(command, TakesCommand) or not command.is_like_run or name not in words:
         return None
-    at, own, again = words.index(name) + 1, _options_of(command), name == "rerun"
+    at, own, again = words.index(name) + 1, options_of(command), name == "rerun"
     line = parse_line(words[at:], own)
     foreign = (each.name for each in line.typed if each.name not in own or each.counterpart.subject is None)
     names = list(dict.fromkeys(foreign))
@@ -55,21 +56,21 @@ def as_without_run(context: click.Context, words: Sequence[str]) -> UsageError |
         return None
     run = group.get_command(context, "run")
     assert run is not None
-    before = list(takewhile(_options_of(group).__contains__, words))
-    line = parse_line(words[len(before) :], _options_of(run))
+    before = list(takewhile(options_of(group).__contains__, words))
+    line = parse_line(words[len(before) :], options_of(run))
     if line.unknown or not line.program:
         return None
     wrong, command = "`run` is missing after tlaunch", shell_words(("tlaunch", *before, "run"))
     if line.program[0] == "run" and not line.has_dashes:
         moved = (*words[len(before) : len(words) - len(line.program)], *line.program[1:])
-        line, wrong = parse_line(moved, _options_of(run)), "options must come after `run`"
+        line, wrong = parse_line(moved, options_of(run)), "options must come after `run`"
         return None if line.unknown else _answer(wrong, tlaunch_line(line, command=command))
     within = other_launcher(line.program, parse_python(line.program, os.environ.get("PATH"), Path.cwd()))
     if within is not None:  # the options before it may belong to either launcher
         return None if line.own or line.typed else _answer(wrong, within.as_tlaunch)
     if line.program[0] in group.list_commands(context):
         return None
-    return _answer(wrong, tlaunch_line(_unless_of_mpi(line, _options_of(run)), command=command))
+    return _answer(wrong, tlaunch_line(_unless_of_mpi(line, options_of(run)), command=command))
 
 
 def as_other_launcher(words: Sequence[str]) -> UsageError | None:
@@ -80,7 +81,8 @@ def as_other_launcher(words: Sequence[str]) -> UsageError | None:
     if not found.unclear:
         return _answer(wrong, found.as_tlaunch)
     names = ", ".join(dict.fromkeys(found.unclear))
-    hint = f"leave out {names} to see the equivalent command, or read `tlaunch run --help`"
+    hint = did_you_mean(meant for each in found.unclear for meant in near(key_of(each), OPTIONS, limit=1))
+    hint = hint or f"leave out {names} to see the equivalent command, or read `tlaunch run --help`"
     return UsageError(printable(f"{wrong}, and {names} of {found.name} cannot be translated"), hint=hint)
 
 
@@ -92,7 +94,7 @@ def _unless_of_mpi(line: Line, own: Mapping[str, int]) -> Line:
     return line if line.launcher != "mpirun" or is_certain or len(says) > 1 else replace(line, launcher=None)
 
 
-def _options_of(command: click.Command) -> Mapping[str, int]:
+def options_of(command: click.Command) -> Mapping[str, int]:
     """Return the number of values that each option of a command takes, keyed by the option's name."""
     return {
         name: 0 if param.is_flag else param.nargs

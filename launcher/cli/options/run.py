@@ -163,7 +163,7 @@ RUN_GROUPS = {
     "Bundled programs": parameters_of(
         click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]"),
         click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="TOML file with settings of the bundled trainer."),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one setting of the bundled trainer. Repeatable."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one setting of the bundled trainer. `tlaunch explain train` lists the settings of the section train. Repeatable."),
         click.option("--data", type=FILE, metavar="PATH", help="Training data: a file of sentence pairs (source, tab, target), or a directory that `tlaunch data` wrote."),
         click.option("--source", type=FILE, metavar="FILE", help="With --target, instead of --data: train on two text files that are aligned by line."),
         click.option("--target", type=FILE, metavar="FILE", help="Translation of each line of --source."),

@@ -42,6 +42,15 @@ class _Bounded(click.ParamType):  # type: ignore[type-arg]  # generic since clic
         return number
 
 
+NEEDS_VALUE = "needs a value"
+
+
+def _check_given(value: Any, param: click.Parameter | None, ctx: click.Context | None) -> None:
+    """Raise BadValue if a value is the option that follows, as in `--resume --dry-run`."""
+    if value == "--" or (ctx is not None and any(value in each.opts for each in ctx.command.params)):
+        raise BadValue(f"`{value}` follows, but the option {NEEDS_VALUE}", param, ctx)
+
+
 class IntRange(_Bounded):
     name = "number"
 
@@ -49,6 +58,7 @@ class IntRange(_Bounded):
         try:
             number = int(value)
         except ValueError:
+            _check_given(value, param, ctx)
             # Device counts in the style of torchrun (`auto`, `gpu`) or mpirun (`-np2`).
             hint = "write a number, such as 8" if value in {"auto", "gpu", "cpu"} else None
             if re.fullmatch(r"p\d+", str(value)):
@@ -149,6 +159,7 @@ class _NameOrPath(click.types.StringParamType):
     """A name or a path, in which a leading `~` stands for the home directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        _check_given(value, param, ctx)
         return at_home(super().convert(value, param, ctx))
 
 
@@ -182,7 +193,10 @@ def refused_value(error: click.BadParameter, param: click.Parameter) -> UsageErr
     value, is_unknown, _ = message.partition(" is not one of ")
     if choices and is_unknown:
         message = f"{value} is not one of {', '.join(choices)}"
-        hint = did_you_mean(near(value.strip("'"), choices))
+        from launcher.recipes.synonyms import CHOICES  # only for wrong values
+
+        typed = value.strip("'")
+        hint = did_you_mean(near(CHOICES.get(typed.casefold(), typed), choices))
     source = error.ctx.get_parameter_source(param.name) if error.ctx and param.name else None
     is_from_variable = source is ParameterSource.ENVIRONMENT and isinstance(param.envvar, str)
     return UsageError(f"{param.envvar if is_from_variable else typed_name(param)}: {message}", hint=hint)

@@ -41,6 +41,8 @@ _NO_TLAUNCH = "install tlaunch in the ranks' Python environment, or catch the Im
 HINTS = {
     "ModuleNotFoundError: No module named 'tlaunch'": _NO_TLAUNCH,
     "ModuleNotFoundError: No module named 'launcher'": _NO_TLAUNCH,
+    "torch.distributed.DistNetworkError: The server socket has failed to listen": "leave out init_method, or use "
+    "init_method='env://': tlaunch sets MASTER_ADDR, and MASTER_PORT to a free port",
     "bdb.BdbQuit": _NO_INPUT,
     "EOFError: EOF when reading a line": _NO_INPUT,
     "RuntimeError: Maybe you are trying to call 'mindspore.communication.init()'": "add --mindspore cluster to start MindSpore's "

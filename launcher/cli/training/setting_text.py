@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,10 +13,12 @@ from launcher.cli.text.columns import wrapped_columns
 from launcher.cli.text.style import PLAIN, Screen
 from launcher.core.errors import UsageError
 from launcher.core.text import did_you_mean, near, shell_word
-from launcher.recipes.catalog import RECIPES, recipe_named
+from launcher.recipes.catalog import RECIPES, hint_of_recipes, recipe_named
 from launcher.recipes.settings import KINDS, Bounds, all_settings, as_toml, hint_for
-from launcher.recipes.synonyms import equivalents, names_of
+from launcher.recipes.synonyms import equivalents, names_of, options_called
 
+MAX_LIKE = 5
+OPTIONS_OF_TRANSLATE = ("--beam", "--alpha")
 Settings = Mapping[str, dataclasses.Field[Any]]  # by dotted name
 
 
@@ -38,15 +41,28 @@ def settings_called(name: str, recipe: str | None) -> Settings | None:
     found = found or {target: known[target] for target, _ in equivalents(name, known) if target in known}
     if found:
         return found
-    having = [each.name for each in RECIPES.values() if name in all_settings(each.settings)]
-    hint = f"use --recipe {' or '.join(having)}" if having else hint_for({name: None}, known)
-    hint = hint or did_you_mean(near(name, known))
+    hint = hint_of_recipes(name) or hint_for({name: None}, known) or did_you_mean(near(name, known))
     of = name.partition(".")[0]
     if hint is None and not any(each.startswith(f"{of}.") for each in known):
         return None
     raise UsageError(
         f"{program.name} has no setting {name}", hint=hint or f"list the settings with `tlaunch explain {of}`"
     )
+
+
+def hint_like(word: str, recipe: str | None) -> str:
+    """Return a hint with the settings whose names or meanings contain `word`, or with the sections if there are none."""
+    known = all_settings(recipe_named(recipe).settings)
+    if called := options_called(word, OPTIONS_OF_TRANSLATE):
+        return f"`{called[0]}` is an option of `tlaunch translate` and `tlaunch evaluate`"
+    beginning = re.escape(word.replace("_", " ").replace("-", " ").rstrip("s"))
+    about = re.compile(rf"\b{beginning}", re.IGNORECASE)
+    texts = {name: f"{name.replace('.', ' ').replace('_', ' ')} {_bounds(field).help}" for name, field in known.items()}
+    found = [name for name, text in texts.items() if about.search(text)]
+    if found:
+        return f"settings like it: {', '.join(found[:MAX_LIKE])}; `tlaunch explain {found[0]}` explains one"
+    sections = ", ".join(dict.fromkeys(name.partition(".")[0] for name in known))
+    return f"list the settings of a section with `tlaunch explain SECTION`; sections: {sections}"
 
 
 def is_like_setting(word: str) -> bool:

@@ -16,7 +16,9 @@ FALLING = ("linear", "cosine")  # schedules that need the number of the last ste
 
 @frozen
 class ModelConfig:
-    vocabulary_size: int = setting(1200, "rows of each embedding and of the output head", minimum=8, maximum=1_000_000)
+    vocabulary_size: int = setting(
+        1200, "number of subword tokens: rows of each embedding and of the output head", minimum=8, maximum=1_000_000
+    )
     d_model: int = setting(128, "width of every layer", minimum=1, maximum=65_536)
     heads: int = setting(8, "attention heads; divides d_model", minimum=1, maximum=65_536)
     feed_forward_dim: int = setting(512, "inner width of the feed-forward blocks", minimum=1, maximum=262_144)

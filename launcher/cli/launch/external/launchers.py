@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from launcher.cli.launch.external.rank_scripts import rank_script
 from launcher.core.frozen import frozen
 from launcher.core.text import shell_words
 from launcher.program.program_command import PythonCommand
@@ -52,7 +53,8 @@ def other_launcher(argv: Sequence[str], python: PythonCommand | None) -> OtherLa
         program = name = argv[0].rpartition("/")[2]
         words = list(argv[1:])
         if program not in PROGRAMS:
-            return None
+            script = rank_script(argv)
+            return script and OtherLauncher(*script)
         launcher = PROGRAMS[program]
     from launcher.cli.launch.external import command_lines, tlaunch_line  # only for other launchers
 

@@ -192,6 +192,7 @@ _OF_LAUNCHER: Mapping[Launcher, Mapping[str, Counterpart]] = {
 OPTIONS: Mapping[str, Counterpart] = {
     **_LONG_OF_SRUN, **_ACCELERATE, **_DEEPSPEED, **_MPIRUN, **_MSRUN, **_TORCHRUN, **_BY_PYTHON,
     "--gpus": _DEVICES,
+    "--device-num": _DEVICES,  # of MindSpore's tutorials
     "--devices": _DEVICES,  # tlaunch's option, included so that translated lines count its devices
     "-N": Counterpart(
         instead="for mpirun's -N (ranks per server), use --devices on one machine; for srun's -N (nodes), use --rank-table, or "
