@@ -20,9 +20,9 @@ SIZES = [
     "train.precision=float64", "train.translations=0", "train.batch_size=4", f"train.steps={STEPS}",
     "checkpoint.every_steps=2",
 ]  # fmt: skip
-LOSSES = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4})", re.MULTILINE)
+LOSSES = re.compile(r"^epoch: (\d+) step: (\d+).*, loss is (\d+\.\d{4})", re.MULTILINE)
 
-VALIDATION = re.compile(r"^validation loss is (\d+\.\d+)", re.MULTILINE)
+VALIDATION = re.compile(r"^step \d+: validation loss is (\d+\.\d+)", re.MULTILINE)
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -290,7 +290,7 @@ def test_minutes_pass_on_one_clock(small_text, tmp_path):
     train(tmp_path, small_text, "--devices", 4, "--mp", 2, "--pp", 2, *more, *best, "--set", "train.learning_rate=0.5")
     found = [read_index(path) for path in checkpoints_in(tmp_path / "latest" / "checkpoints")]
     log = (tmp_path / "latest" / "device0" / "train.log").read_text()
-    losses = [float(loss) for loss in re.findall(r"^validation loss is (\S+),", log, re.MULTILINE)]
+    losses = [float(loss) for loss in re.findall(r"^step \d+: validation loss is (\S+),", log, re.MULTILINE)]
     assert log.count("saved the checkpoint of step") == len(losses) == STEPS
     assert found[0].step == STEPS
     assert {f"{index.validation_loss:.6f}" for index in found} == {f"{losses[-1]:.6f}", f"{min(losses):.6f}"}

@@ -217,7 +217,7 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
     """Validate the model after `step`, and log, record and return the result. All ranks must call it."""
     found = program.validate() or NOTHING_VALIDATED
     if found.loss is not None:
-        say_of_all(found.line, program.world)
+        say_of_all(f"step {step}: {found.line}", program.world)
         metrics.validated(step, found.loss, of_tokens=found.of_tokens, bleu=found.bleu)
     return found
 

@@ -134,7 +134,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         named = suspects.parameter
         first = f", and {named} is the first parameter with a gradient that is not finite" if named else ""
         return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
+            f"step {batch.step} (epoch {batch.epoch}): the norm of the gradient is {result.gradient_norm}{first}; "
             "the weights were not updated in this step",
             hint="reduce train.learning_rate, increase train.warmup_steps, or check the logged sentence pairs for "
             f"errors ({len(suspects.pairs)} of the {len(batch.examples)} pairs in the batch)",
