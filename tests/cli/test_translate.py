@@ -268,9 +268,20 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
 @pytest.mark.parametrize(("given", "told"), [
     ("\ufeffa\r\n\n\u2028b", "['a', '', '\\u2028b']"),
     ("a\n" + "x" * MAX_LINE_BYTES, "['a', 'x"),
+    (b"\x1f\x8b\x08\x00\n", "stdin is compressed with gzip"),
     ("a\n" + "x" * (MAX_LINE_BYTES + 1), "stdin:2: a line of more than 1,048,576 bytes"),
     ("a\n" + "x" * (MAX_LINE_BYTES + 1) + "\n", "stdin:2: a line of more than 1,048,576 bytes"),
-], ids=["marks", "long", "without end", "too long"])  # fmt: skip
+], ids=["marks", "long", "gzip", "without end", "too long"])  # fmt: skip
 def test_lines_of_stdin(launcher, given, told):
     code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"
-    assert launcher.python(code, input=given).stdout.startswith(told)
+    given = given if isinstance(given, bytes) else given.encode()
+    assert launcher.python(code, input=given, text=False).stdout.startswith(told.encode())
+
+
+def test_a_terminal_gets_no_control_characters():
+    from launcher.trainer.decode.__main__ import line_of
+    from launcher.trainer.decode.translator import Translation
+
+    translation = Translation((5,), "o\x1bo", -0.25, 0)
+    assert line_of(translation, scored=True, shown=True) == "-0.2500\to^[o\n"
+    assert line_of(translation, scored=False, shown=False) == "o\x1bo\n"

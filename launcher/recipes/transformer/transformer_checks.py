@@ -148,7 +148,7 @@ def check_counterparts(settings: TransformerSettings, where: str) -> None:
         needed = " ".join(f"--set model.{name}={value}" for name, value in MARIAN.items() if values[name] != value)
         raise RefusedError(
             f"{where}: MarianMTModel of transformers has no counterpart of {' and '.join(lacking)}",
-            hint=f"train a model with `{needed}`",
+            hint=f"the settings of a trained model are fixed; train another one with `{needed}`",
         )
 
 
