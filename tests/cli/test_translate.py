@@ -275,7 +275,7 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
 def test_lines_of_stdin(launcher, given, told):
     code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"
     given = given if isinstance(given, bytes) else given.encode()
-    assert launcher.python(code, input=given, text=False).stdout.startswith(told.encode())
+    assert launcher.python(code, input=given, encoding=None).stdout.startswith(told.encode())
 
 
 def test_a_terminal_gets_no_control_characters():

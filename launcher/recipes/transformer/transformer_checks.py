@@ -10,8 +10,10 @@ from launcher.checkpoint.index import BLEU
 from launcher.core.errors import RefusedError, RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.resources import at_home
+from launcher.core.text import printable
 from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
 from launcher.corpus.sample import LANGUAGES
+from launcher.corpus.text_digest import read_text
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
@@ -34,7 +36,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     if model.d_model % model.heads:
         raise RefusedLayoutError(
             f"model.d_model = {model.d_model} is not divisible by model.heads = {model.heads}",
-            hint=f"use `--set model.d_model=N` with N = {_multiples_near(model.d_model, model.heads)}",
+            hint=f"use `--set model.heads=N` with N = {_divisors_near(model.d_model, model.heads)}, or "
+            f"`--set model.d_model=N` with N = {_multiples_near(model.d_model, model.heads)}",
         )
     _check_model_parallel("model.heads", model.heads, layout.mp)
     _check_model_parallel("model.feed_forward_dim", model.feed_forward_dim, layout.mp)
@@ -102,6 +105,21 @@ def check_data(settings: TransformerSettings, data: Sequence[Path]) -> None:
             f"{splits.train}: {count} training pairs do not fill one batch of {size}",
             hint="reduce `train.batch_size`, or provide more pairs",
         )
+
+
+def text_digest(settings: TransformerSettings, data: Sequence[Path]) -> str:
+    """Return the digest of the training pairs in `data`. Raises the errors of `find_splits` and `read_text`."""
+    return read_text(find_splits(data, settings.data.languages).train).digest
+
+
+def data_notes(settings: TransformerSettings, data: Sequence[Path]) -> tuple[str, ...]:
+    """Return a warning if both sides of `data` are the same file or language."""
+    source, target = settings.data.languages
+    if len(data) > 1 and data[0].samefile(data[1]):
+        return (f"warning: --source and --target are the same file: {printable(str(data[0]))}",)
+    if source and source == target:
+        return (f"warning: the source and the target language are both {source}",)
+    return ()
 
 
 def _check_rates(train: TransformerTrainConfig) -> None:
@@ -201,6 +219,13 @@ def _check_model_parallel(name: str, value: int, mp: int) -> None:
         raise RefusedLayoutError(
             f"{name} = {value} is not divisible by mp = {mp}", hint=f"use `--mp N` with N = {fitting}"
         )
+
+
+def _divisors_near(value: int, number: int) -> str:
+    """Return the nearest divisors of `value` below and above `number` as text, for example "2 or 4"."""
+    divisors = [each for each in range(1, value + 1) if value % each == 0]
+    below, above = [each for each in divisors if each < number][-1:], [each for each in divisors if each > number][:1]
+    return " or ".join(map(str, below + above))
 
 
 def _multiples_near(value: int, factor: int) -> str:
