@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.index import KINDS, NamedBox
+from launcher.cli.text.saved_text import translates
 from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
 from launcher.mesh.boxes import Box, full_box
 from launcher.trainer.decode.stdin_lines import MAX_LINE_BYTES
 from tests import checkpoints
@@ -276,6 +278,17 @@ def test_lines_of_stdin(launcher, given, told):
     code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"
     given = given if isinstance(given, bytes) else given.encode()
     assert launcher.python(code, input=given, encoding=None).stdout.startswith(told.encode())
+
+
+def test_a_run_with_a_model_that_translates_is_known(tmp_path):
+    run = RunDir(tmp_path)
+    found = []
+    for content in (None, '{"program": "resnet50", "recipe": {}}', '{"program": "transformer", "recipe": {}}'):
+        if content is not None:
+            run.model.mkdir(exist_ok=True)
+            (run.model / "config.json").write_text(content)
+        found.append(translates(run))
+    assert found == [False, False, True]
 
 
 def test_a_terminal_gets_no_control_characters():

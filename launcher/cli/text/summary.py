@@ -88,10 +88,11 @@ def next_commands(progress: Progress, spec: RunSpec, screen: Screen) -> Iterator
         from launcher.cli.text.saved_text import translates  # only for runs with a model
 
         if translates(run):
-            verbs = ["translate", "evaluate --source FILE --reference FILE", *verbs]
+            verbs = ["translate", "evaluate", *verbs]
     if called_function(spec.ranks[0].argv) is None:
         verbs.append("rerun")
-    *others, last = (f"`tlaunch {verb} {as_argument(run)}`" for verb in verbs)
+    more = {"evaluate": " --source FILE --reference FILE"}
+    *others, last = (f"`tlaunch {verb} {as_argument(run)}{more.get(verb, '')}`" for verb in verbs)
     yield screen.paint(f"next: {', '.join(others)}{' or ' if others else ''}{last}", FAINT)
 
 

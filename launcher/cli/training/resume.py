@@ -14,7 +14,7 @@ from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import Index, checkpoints_in, is_checkpoint, read_index, readable, step_named, written_ns
 from launcher.checkpoint.initial_model import check_initial
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
-from launcher.checkpoint.same_settings import check_settings, difference_text, differing_settings
+from launcher.checkpoint.same_settings import as_set, check_settings, difference_text, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.cli.text.stdout import as_argument
@@ -49,7 +49,7 @@ def resolve_checkpoint(
         if index.data and index.program == program and not options.data_paths:
             raise UsageError(
                 f"{path} was trained with {index.data}, but this run uses the built-in corpus",
-                hint=_rerun(path, "--resume", *_set_words(options))
+                hint=_rerun(path, "--resume", *_set_words(options, index))
                 or "give its data with --data, or --source and --target",
             )
         try:
@@ -73,7 +73,9 @@ def check_text(options: RunOptions, checkpoint: Path, digest: str) -> None:
     found = "which has changed since" if theirs == ours else f"but this run has {ours}"
     data = ("data", options.data), ("source", options.source), ("target", options.target)
     words = [word for name, path in data if path is not None for word in (f"--{name}", str(path))]
-    again = _rerun(checkpoint, "--init-from", *words, *_set_words(options)) or "use --init-from in place of --resume"
+    again = (
+        _rerun(checkpoint, "--init-from", *words, *_set_words(options, index)) or "use --init-from in place of --resume"
+    )
     raise UsageError(
         f"{checkpoint} was trained with {theirs}, {found}",
         hint=f"to start a new training on this data from the model of the checkpoint: {again}",
@@ -89,8 +91,13 @@ def _rerun(checkpoint: Path, option: str, *words: str) -> str | None:
     )
 
 
-def _set_words(options: RunOptions) -> Iterator[str]:
-    return (word for setting in options.settings for word in ("--set", setting))
+def _set_words(options: RunOptions, index: Index) -> Iterator[str]:
+    """Yield --set for the settings of this run that the training of a checkpoint did not have."""
+    for setting in options.settings:
+        name, _, value = (part.strip() for part in setting.partition("="))
+        section, _, key = name.partition(".")
+        if as_set(index.settings.get(section, {}).get(key)) != value:
+            yield from ("--set", setting)
 
 
 def _newest_fitting(

@@ -207,7 +207,7 @@ def divergence(loss: float, vocabulary_size: int) -> str | None:
     if loss <= DIVERGED_FROM * math.log(vocabulary_size):
         return None
     return (
-        f"warning: the loss {loss:.4g} is far above {math.log(vocabulary_size):.2f}, the loss of a model that guesses: the "
+        f"warning: the loss {loss:.2f} is far above {math.log(vocabulary_size):.2f}, the loss of a model that guesses: the "
         "training has diverged; use a smaller train.learning_rate or more train.warmup_steps"
     )
 
