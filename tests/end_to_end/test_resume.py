@@ -73,11 +73,13 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     other_text.mkdir()
     for path in small_text.glob("*.txt"):
         (other_text / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    train(tmp_path, other_text, "--devices", 2, "--resume", run, code=2)
-    assert "different data" in (tmp_path / "latest" / "device0" / "train.log").read_text()
+    same = [word for setting in SIZES for word in ("--set", setting)]
+    done = tlaunch("run", "--devices", 2, "--data", other_text, *same, "--resume", run, "--runs-dir", tmp_path / "none")
+    assert (done.returncode, "--init-from" in done.stderr) == (2, True)
+    assert not (tmp_path / "none").exists()
     done = tlaunch("run", "--devices", 1, "--resume", "no-such-run", "--runs-dir", tmp_path)
     assert done.returncode == 2
-    other = [word for setting in [*SIZES, "train.seed=2", "train.steps=1"] for word in ("--set", setting)]
+    other = [*same, "--set", "train.seed=2", "--set", "train.steps=1"]
     done = tlaunch("run", "--devices", 1, "--data", small_text, *other, "--resume", "auto", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "note: --resume auto" in done.stderr
