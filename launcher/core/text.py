@@ -12,6 +12,12 @@ SHOWN = 3
 UNITS_S = {"ms": 0.001, "min": 60, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _AMOUNT = re.compile(rf"(\d{{1,9}}(?:\.\d{{1,9}})?)({'|'.join(UNITS_S)})")
 _DURATION = re.compile(f"(?:{_AMOUNT.pattern})+")
+# Characters that a terminal obeys, except tabs. The last two ranges change the text direction, which could disguise a name.
+CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+SHOWN_AS = {  # for `str.translate`; ESC is shown as ^[
+    code: f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in map(ord, filter(CONTROL.match, map(chr, (*range(0x100), *range(0x2000, 0x2100)))))
+}
 
 
 def printable(text: str) -> str:

@@ -10,15 +10,16 @@ from io import BufferedReader
 from itertools import zip_longest
 from pathlib import Path
 
-from launcher.core.errors import RefusedError, UnreadableError, UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
-from launcher.core.text import some_of
+from launcher.core.text import counted, some_of
 from launcher.corpus.corpus_files import (
     SPLITS,
     TUTORIAL_PREFIX,
     Languages,
     Split,
     check_language,
+    direction_of,
     language_of_text,
     languages_of_pairs,
     pair_file_name,
@@ -55,7 +56,7 @@ class PairText:
 
         Raises:
             UnreadableError: a line is not two texts with one tab between them.
-            RefusedError: two files have different numbers of lines.
+            UsageError: two files have different numbers of lines.
         """
         with closing(read_lines(self.path) if raw is None else lines_of(raw, self.path)) as lines:
             target = self.target
@@ -109,7 +110,14 @@ def _two_files(files: Sequence[Path], languages: Languages) -> Splits:
         if not file.is_file():
             raise UnreadableError(f"{file}: file not found", hint="give two text files that are aligned by line")
     source, target = files
-    known = (languages[0] or language_of_text(source), languages[1] or language_of_text(target))
+    stated = (language_of_text(source), language_of_text(target))
+    for side, code in enumerate(languages):
+        if code and stated[side] not in {"", code} and code == stated[1 - side]:
+            raise UsageError(
+                f"{source} and {target} are {direction_of(stated)} by their names, but {_as_settings(languages)} is set",
+                hint="remove these settings, or exchange the files of --source and --target",
+            )
+    known = (languages[0] or stated[0], languages[1] or stated[1])
     return Splits(PairText(source, target), languages=known)
 
 
@@ -192,7 +200,7 @@ def count_first_pairs(text: PairText, limit: int) -> int:
 
     Raises:
         UnreadableError: one of the lines read is not a pair, or no pair has text on both sides.
-        RefusedError: two files have different numbers of lines.
+        UsageError: two files have different numbers of lines.
     """
     if text.target is not None and (counts := [count_lines(file) for file in text.files])[0] != counts[1]:
         raise _not_aligned(text.files, counts)
@@ -223,8 +231,8 @@ def aligned_pairs(sources: Iterable[str], source: Path, target: Path) -> Iterato
     """Yield the lines of two files in pairs. `sources` are the lines of `source`.
 
     Raises:
-        UsageError: a file starts with markup, which must not become training data.
-        RefusedError: the files have different numbers of lines.
+        UsageError: a file starts with markup, which must not become training data, or the files have different numbers of
+            lines.
     """
     both = zip_longest(_without_markup(sources, source), _without_markup(read_lines(target), target))
     for number, (first, second) in enumerate(both, start=1):
@@ -244,10 +252,10 @@ def _without_markup(lines: Iterable[str], path: Path) -> Iterator[str]:
         yield line
 
 
-def _not_aligned(files: Sequence[Path], counts: Sequence[int]) -> RefusedError:
+def _not_aligned(files: Sequence[Path], counts: Sequence[int]) -> UsageError:
     (source, target), (sources, targets) = files, counts
-    return RefusedError(
-        f"the files have different numbers of lines: {source} has {sources} lines, but {target} has {targets}",
+    return UsageError(
+        f"the files have different numbers of lines: {source} has {counted(sources, 'line')}, but {target} has {targets}",
         hint="line N of one file must be the translation of line N of the other",
     )
 

@@ -66,10 +66,10 @@ def preprocess(
     scores stay comparable. `max_words` counts words between spaces.
 
     Raises:
-        UsageError: the same file twice, one `.sgm` and one plain text, an unknown language, or an existing file without
-            `force`.
+        UsageError: the same file twice, one `.sgm` and one plain text, unequal numbers of lines, an unknown language, or an
+            existing file without `force`.
         UnreadableError: an input cannot be read or an output cannot be written.
-        RefusedError: unequal numbers of lines, or no pair is left.
+        RefusedError: no pair is left.
     """
     if source.exists() and target.exists() and source.samefile(target):
         raise UsageError(f"{source}: the source and the target are the same file")

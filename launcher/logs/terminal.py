@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 
+from launcher.core.text import CONTROL, SHOWN_AS
+
 MAX_LINE_CHARS = 1000  # characters shown of one line
 _COLOUR_END = "\x1b[0m"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CUT_COLOUR = re.compile(r"\x1b[^m]*\Z")
 # Complete sequences that move the cursor, set a title and so on: they make no sense among other lines.
 _OTHER_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
-# The last two ranges change the text direction, which could disguise a name.
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _CONTROL_BUT_NEWLINE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-_SHOWN_AS = {
-    code: f"^{chr(code ^ 0x40)}" if code < 0x80 else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-    for code in map(ord, filter(_CONTROL.match, map(chr, (*range(0x100), *range(0x2000, 0x2100)))))
-}
 
 _HARMLESS_BYTES = bytes({*b"\t\n", *range(0x20, 0x7F), *range(0x80, 0x100)})
 _C1_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")  # encoded as UTF-8
@@ -84,11 +79,11 @@ def escaped(text: str) -> str:
 
 
 def _harmless(text: str) -> str:
-    if _CONTROL.search(text) is None:
+    if CONTROL.search(text) is None:
         return text
     text = _OTHER_SEQUENCE.sub("", text)
     pieces, colours = _COLOUR.split(text), [*_COLOUR.findall(text), ""]
-    safe = "".join(piece.translate(_SHOWN_AS) + colour for piece, colour in zip(pieces, colours, strict=True))
+    safe = "".join(piece.translate(SHOWN_AS) + colour for piece, colour in zip(pieces, colours, strict=True))
     return safe + _COLOUR_END if any(colours) and not safe.endswith(_COLOUR_END) else safe
 
 

@@ -41,6 +41,10 @@ class Recipe:
     own_layout: Callable[[Any, Layout], Layout] = lambda _settings, layout: layout
     # Completes settings that the user left to the data.
     with_data: Callable[[Any, Sequence[Path]], Any] = lambda settings, _data: settings
+    # Returns the digest of the training data, as checkpoints record it; None: only ranks compute it.
+    text_digest: Callable[[Any, Sequence[Path]], str] | None = None
+    # Returns warnings for settings that `with_data` has completed.
+    data_notes: Callable[[Any, Sequence[Path]], tuple[str, ...]] = lambda _settings, _data: ()
     # Returns warnings for these settings on a layout that fits.
     notes: Callable[[Any, Layout], tuple[str, ...]] = lambda _settings, _layout: ()
 
@@ -68,6 +72,8 @@ RECIPES = {
             check_layout=transformer.check_layout,
             check_data=transformer.check_data,
             with_data=transformer.with_data,
+            text_digest=transformer.text_digest,
+            data_notes=transformer.data_notes,
             program="launcher.trainer.programs.transformer",
             notes=transformer.notes,
         ),

@@ -42,6 +42,14 @@ class TrainConfig:
     )
 
 
+def why_ended(train: TrainConfig) -> str:
+    """Describe which setting ended a training, and what to set to train on."""
+    if train.steps:
+        other = f"train.steps=0 to train for train.epochs={train.epochs}"
+        return f"train.steps={train.steps} ends the training; set a larger number, or {other}"
+    return f"train.epochs={train.epochs} ends the training; set a larger number"
+
+
 def check_early_stopping(train: TrainConfig) -> None:
     """Raise UsageError if early stopping is enabled, but there are no validations during training."""
     if train.early_stopping and not train.validate_every:

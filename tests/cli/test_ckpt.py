@@ -13,6 +13,7 @@ from launcher.checkpoint.index import INDEX, TOKENIZER, Index, NamedBox, PartFil
 from launcher.cli.run_options import RunOptions
 from launcher.cli.training.resume import resolve_checkpoint
 from launcher.core.records import Layout
+from launcher.corpus.dataset import content_digest
 from launcher.mesh.boxes import Box
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
@@ -22,7 +23,9 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
 def _checkpoint(launcher):
     """Gives a function that writes a checkpoint of a parameter of 2 x 3 to a run's directory."""
 
-    def write(run, step, *settings, mtime=None, validation_loss=None, validation_bleu=None, init_from=""):
+    def write(
+        run, step, *settings, mtime=None, validation_loss=None, validation_bleu=None, init_from="", data="", text="text"
+    ):
         directory = launcher.directory / "runs" / run / "checkpoints" / f"step-{step}"
         directory.mkdir(parents=True)
         (directory.parents[1] / "run.json").write_text("{}")
@@ -34,7 +37,7 @@ def _checkpoint(launcher):
         (directory / TOKENIZER).write_bytes(b"t")
         facts = json.loads(json.dumps(asdict(load_settings(TransformerSettings, None, list(settings)))))
         files, shapes = {"rank0.safetensors": file, TOKENIZER: tokenizer}, {"head.weight": (2, 3)}
-        known = (step, "transformer", facts, Layout(dp=2), "text", "", "F32", shapes, files)
+        known = (step, "transformer", facts, Layout(dp=2), text, data, "F32", shapes, files)
         index = Index(*known, validation_loss=validation_loss, validation_bleu=validation_bleu, init_from=init_from)
         (directory / INDEX).write_text(index_text(index))
         if mtime is not None:
@@ -233,6 +236,36 @@ def test_other_settings_are_refused_before_anything_starts(launcher, checkpoint,
     told = launcher.refused(2, ["run", "--devices", 1, *words.split(), "--resume", "20260101-000000-a"])
     assert told == snapshot
     assert [run.name for run in (launcher.directory / "runs").iterdir()] == ["20260101-000000-a"]
+
+
+def test_another_text_is_refused_before_anything_starts(launcher, checkpoint):
+    """The hint keeps the data of the checkpoint's run, or starts a new training on the data that is given."""
+    name, path = "20260101-000000-a", launcher.directory / "pairs.tsv"
+    launcher.write("pairs.tsv", "le chat\tthe cat\n" * 400)
+    launcher.write("more.tsv", "le chien\tthe dog\n" * 400)
+    found = checkpoint(name, 5, data=str(path), text=content_digest(path))
+    assert resumed_from(launcher, "--resume", name, "--data", "pairs.tsv")[0] == found
+    refused = launcher.call("run", "--devices", 1, "--resume", name, "--set", "train.steps=9", code=2).stderr
+    assert f"trained with {path}, but this run uses the built-in corpus" in refused
+    assert f"`tlaunch rerun {name} --resume {name} --set train.steps=9`" in refused
+    refused = launcher.call("run", "--devices", 1, "--resume", name, "--data", "more.tsv", code=2).stderr
+    assert f"`tlaunch rerun {name} --init-from {name} --data more.tsv`" in refused
+    record = {"cwd": str(launcher.directory), "options": {"devices": 1, "data": str(path)}}
+    launcher.write(f"runs/{name}/run.json", json.dumps(record))
+    assert launcher.call("rerun", name, "--resume", name, "--dry-run", code=0).stdout
+    refused = launcher.refused(2, ["rerun", name, "--resume", name, "--data", "more.tsv", "--dry-run"])
+    assert "--init-from" in refused
+    launcher.write("pairs.tsv", "le chat\tthe cat\n" * 401)
+    assert "which has changed since" in launcher.refused(
+        2, ["run", "--devices", 1, "--resume", name, "--data", "pairs.tsv"]
+    )
+
+
+def test_epochs_without_effect_are_noted(launcher, checkpoint):
+    checkpoint("20260101-000000-a", 5)
+    words = "--resume", "20260101-000000-a", "--set", "train.steps=9", "--set", "train.epochs=6"
+    assert "add `--set train.steps=0`" in resumed_from(launcher, *words)[1]
+    assert "no effect" not in resumed_from(launcher, *words, "--set", "train.steps=0")[1]
 
 
 def test_run_json_tells_which_run_goes_on(launcher, checkpoint):

@@ -12,7 +12,10 @@ from launcher.core.heartbeat import Beat, beat
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import RankStart
 
-LINES = b"data: here\nepoch: 1 step: 3, loss is 2.5000, 900 tokens/s\nvalidation loss is 2.1\n"
+LINES = (
+    b"data: here\nepoch: 1 step: 3, loss is 2.5000, 900 tokens/s\nstep 3: validation loss is 2.1\n"
+    b"epoch: 2 step: 1, total step: 4, loss is 2.5000, 900 tokens/s\n"
+)
 RANKS = 4
 STARTS = {rank: RankStart(RankStarted(rank, 1), 0, 0) for rank in range(RANKS)}
 
@@ -68,7 +71,7 @@ def test_lines_of_steps_are_left_out_where_a_heartbeat_tells_the_end(told, run_d
     told(text, 100, step=3)
     assert text.without_steps(LINES, STARTS) == LINES
     told(text, 101, step=3, last_step=9)
-    assert text.without_steps(LINES, STARTS) == b"data: here\nvalidation loss is 2.1\n"
+    assert text.without_steps(LINES, STARTS) == b"data: here\nstep 3: validation loss is 2.1\n"
 
 
 def test_the_first_line_of_a_step_is_left_out_whenever_it_comes(told, run_dir, monkeypatch):
@@ -80,7 +83,7 @@ def test_the_first_line_of_a_step_is_left_out_whenever_it_comes(told, run_dir, m
         text = ProgressText(run_dir, on_terminal=True)
         text.look(STARTS)
         told(text, 100, step=3, last_step=9)
-        assert text.without_steps(LINES, starts) == b"data: here\nvalidation loss is 2.1\n"
+        assert text.without_steps(LINES, starts) == b"data: here\nstep 3: validation loss is 2.1\n"
 
 
 def test_lines_of_steps_are_kept_where_they_are_all_that_tells_of_them(run_dir):

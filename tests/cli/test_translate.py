@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.index import KINDS, NamedBox
+from launcher.cli.text.saved_text import translates
 from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
 from launcher.mesh.boxes import Box, full_box
 from launcher.trainer.decode.stdin_lines import MAX_LINE_BYTES
 from tests import checkpoints
@@ -276,9 +278,31 @@ def test_a_process_that_is_killed_is_told(launcher, trained):
 @pytest.mark.parametrize(("given", "told"), [
     ("\ufeffa\r\n\n\u2028b", "['a', '', '\\u2028b']"),
     ("a\n" + "x" * MAX_LINE_BYTES, "['a', 'x"),
+    (b"\x1f\x8b\x08\x00\n", "stdin is compressed with gzip"),
     ("a\n" + "x" * (MAX_LINE_BYTES + 1), "stdin:2: a line of more than 1,048,576 bytes"),
     ("a\n" + "x" * (MAX_LINE_BYTES + 1) + "\n", "stdin:2: a line of more than 1,048,576 bytes"),
-], ids=["marks", "long", "without end", "too long"])  # fmt: skip
+], ids=["marks", "long", "gzip", "without end", "too long"])  # fmt: skip
 def test_lines_of_stdin(launcher, given, told):
     code = "from launcher.trainer.decode.stdin_lines import *\ntry: print([line for lines in stdin_lines() for line in lines])\nexcept Exception as e: print(e)"
-    assert launcher.python(code, input=given).stdout.startswith(told)
+    given = given if isinstance(given, bytes) else given.encode()
+    assert launcher.python(code, input=given, encoding=None).stdout.startswith(told.encode())
+
+
+def test_a_run_with_a_model_that_translates_is_known(tmp_path):
+    run = RunDir(tmp_path)
+    found = []
+    for content in (None, '{"program": "resnet50", "recipe": {}}', '{"program": "transformer", "recipe": {}}'):
+        if content is not None:
+            run.model.mkdir(exist_ok=True)
+            (run.model / "config.json").write_text(content)
+        found.append(translates(run))
+    assert found == [False, False, True]
+
+
+def test_a_terminal_gets_no_control_characters():
+    from launcher.trainer.decode.__main__ import line_of
+    from launcher.trainer.decode.translator import Translation
+
+    translation = Translation((5,), "o\x1bo", -0.25, 0)
+    assert line_of(translation, scored=True, shown=True) == "-0.2500\to^[o\n"
+    assert line_of(translation, scored=False, shown=False) == "o\x1bo\n"

@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from launcher.core.errors import RefusedError, UnreadableError, UsageError
+from launcher.core.errors import UnreadableError, UsageError
 from launcher.corpus.dataset import PairText, Splits, content_digest, count_first_pairs, find_splits, read_pairs
 
 FR_EN, EN_FR = ("fr", "en"), ("en", "fr")
@@ -63,19 +63,25 @@ def test_two_files_are_source_and_target(folder):
     source, target = folder("train.de", "train.fi.gz") / "train.de", folder() / "train.fi.gz"
     assert find_splits([source, target]) == Splits(PairText(source, target), languages=("de", "fi"))
     assert find_splits([source, target], ("hsb", "")).languages == ("hsb", "fi")
+    for languages in (("fi", "de"), ("fi", ""), ("", "de")):  # of the other file
+        with pytest.raises(UsageError, match="are de to fi by their names"):
+            find_splits([source, target], languages)
     assert read_pairs(PairText(source, target)) == [("a\tb", "a\tb")]
     with pytest.raises(UnreadableError, match=r"none\.de: file not found"):
         find_splits([folder() / "none.de", target])
 
 
-@pytest.mark.parametrize(("lines", "message"), [((3, 5), "has 3 lines, but .* has 5"), ((2, 1), "has 2 lines, but")])
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [((3, 5), "has 3 lines, but .* has 5"), ((2, 1), "has 2 lines, but"), ((1, 2), "has 1 line, but")],
+)
 def test_files_with_different_numbers_of_lines_are_refused(tmp_path, lines, message):
     source, target = tmp_path / "source", tmp_path / "target.gz"
     source.write_text("x\n" * (lines[0] - 1) + "x")
     target.write_bytes(gzip.compress(b"y\n" * lines[1]))
     text = PairText(source, target)
     for read in (read_pairs, lambda text: count_first_pairs(text, 1)):
-        with pytest.raises(RefusedError, match=message):
+        with pytest.raises(UsageError, match=message):
             read(text)
 
 

@@ -85,7 +85,7 @@ def test_unknown_languages_are_refused(run, languages, message):
 
 @pytest.mark.parametrize(("fr_lines", "en_lines"), [(3, 5), (7, 2), (0, 1)])
 def test_unequal_line_counts_are_both_told(run, tmp_path, fr_lines, en_lines):
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(UsageError) as caught:
         run("mot\n" * fr_lines, "word\n" * en_lines)
     assert f"in.fr has {fr_lines} lines, but " in caught.value.message
     assert f"in.en has {en_lines}" in caught.value.message

@@ -20,9 +20,9 @@ SIZES = [
     "train.precision=float64", "train.translations=0", "train.batch_size=4", f"train.steps={STEPS}",
     "checkpoint.every_steps=2",
 ]  # fmt: skip
-LOSSES = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4})", re.MULTILINE)
+LOSSES = re.compile(r"^epoch: (\d+) step: (\d+).*, loss is (\d+\.\d{4})", re.MULTILINE)
 
-VALIDATION = re.compile(r"^validation loss is (\d+\.\d+)", re.MULTILINE)
+VALIDATION = re.compile(r"^step \d+: validation loss is (\d+\.\d+)", re.MULTILINE)
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -73,11 +73,13 @@ def test_what_is_no_checkpoint_of_this_training_is_refused(whole, small_text, tm
     other_text.mkdir()
     for path in small_text.glob("*.txt"):
         (other_text / path.name).write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    train(tmp_path, other_text, "--devices", 2, "--resume", run, code=2)
-    assert "different data" in (tmp_path / "latest" / "device0" / "train.log").read_text()
+    same = [word for setting in SIZES for word in ("--set", setting)]
+    done = tlaunch("run", "--devices", 2, "--data", other_text, *same, "--resume", run, "--runs-dir", tmp_path / "none")
+    assert (done.returncode, "--init-from" in done.stderr) == (2, True)
+    assert not (tmp_path / "none").exists()
     done = tlaunch("run", "--devices", 1, "--resume", "no-such-run", "--runs-dir", tmp_path)
     assert done.returncode == 2
-    other = [word for setting in [*SIZES, "train.seed=2", "train.steps=1"] for word in ("--set", setting)]
+    other = [*same, "--set", "train.seed=2", "--set", "train.steps=1"]
     done = tlaunch("run", "--devices", 1, "--data", small_text, *other, "--resume", "auto", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "note: --resume auto" in done.stderr
@@ -290,7 +292,7 @@ def test_minutes_pass_on_one_clock(small_text, tmp_path):
     train(tmp_path, small_text, "--devices", 4, "--mp", 2, "--pp", 2, *more, *best, "--set", "train.learning_rate=0.5")
     found = [read_index(path) for path in checkpoints_in(tmp_path / "latest" / "checkpoints")]
     log = (tmp_path / "latest" / "device0" / "train.log").read_text()
-    losses = [float(loss) for loss in re.findall(r"^validation loss is (\S+),", log, re.MULTILINE)]
+    losses = [float(loss) for loss in re.findall(r"^step \d+: validation loss is (\S+),", log, re.MULTILINE)]
     assert log.count("saved the checkpoint of step") == len(losses) == STEPS
     assert found[0].step == STEPS
     assert {f"{index.validation_loss:.6f}" for index in found} == {f"{losses[-1]:.6f}", f"{min(losses):.6f}"}

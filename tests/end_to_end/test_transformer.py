@@ -14,7 +14,7 @@ from .conftest import ROOT, run_to_end, tlaunch
 STEPS = 12
 STEP_LINE = re.compile(r"^epoch: (\d+) step: (\d+), loss is (\d+\.\d{4}), \d+ tokens/s, gradient norm ", re.MULTILINE)
 VALIDATION_LINE = re.compile(
-    r"^validation loss is (\d+\.\d{6}), perplexity [\d.]+ \(unigram model: [\d.]+\)$", re.MULTILINE
+    r"^step \d+: validation loss is (\d+\.\d{6}), perplexity [\d.]+ \(unigram model: [\d.]+\)$", re.MULTILINE
 )
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,6 +12,10 @@ from launcher.logs.figures import Figures, figures_in, figures_of, progress_rege
 FOUND = [
     ("step 12 loss 1.23", Figures(12, loss=1.23)),
     ("epoch: 3 step: 100, loss is 1.87", Figures(100, epoch=3, loss=1.87)),  # MindSpore
+    (
+        "epoch: 3 step: 8, total step: 120, loss is 1.87, 90 tokens/s, gradient norm 0.4",
+        Figures(8, None, 3, 1.87, 90),
+    ),  # ours
     ("Epoch 3 | Step 12/300 | loss=0.3", Figures(12, 300, 3, 0.3)),
     ("Epoch [3/10], Step [100/600], Loss: 0.2345", Figures(100, 600, 3, 0.2345)),
     ("iter 100: loss 2.1, time 20ms", Figures(100, loss=2.1)),  # nanoGPT

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from launcher.corpus.dataset import PairText
+from launcher.corpus.text_digest import read_text
 from launcher.recipes.transformer.transformer_settings import DataConfig
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ def write_slowly(*arguments, **options):
 
 
 token_cache._write = write_slowly
-text = token_cache.read_text(PairText(path))
+text = read_text(PairText(path))
 print("ready", flush=True)
 sys.stdin.readline()
 token_cache.write_tokens(text, tokenizer)

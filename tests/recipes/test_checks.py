@@ -7,7 +7,13 @@ import pytest
 from launcher.core.errors import RefusedLayoutError, UnreadableError, UsageError
 from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
-from launcher.recipes.transformer.transformer_checks import check_data, check_layout, check_tables
+from launcher.recipes.transformer.transformer_checks import (
+    check_data,
+    check_layout,
+    check_tables,
+    data_notes,
+    with_data,
+)
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 
 
@@ -16,6 +22,7 @@ from launcher.recipes.transformer.transformer_settings import TransformerSetting
     (["model.feed_forward_dim=6"], Layout(mp=4), "model.feed_forward_dim = 6 is not divisible by mp = 4",
      "use `--dp 2 --mp 2` or `--dp 4 --mp 1`"),
     (["model.d_model=100"], Layout(), "model.d_model = 100 is not divisible by model.heads = 8", "96 or 104"),
+    (["model.heads=3"], Layout(), "model.d_model = 128 is not divisible by model.heads = 3", "model.heads=N` with N = 2 or 4,"),
     ([], Layout(pp=6), "2 encoder + 2 decoder = 4 layers and a head", "at most `--pp 5`"),
     (
         ["parallel.schedule=interleaved", "parallel.interleave=3"],
@@ -92,6 +99,19 @@ def test_pairs_that_fill_no_batch_are_refused_before_ranks_start(tmp_path, batch
     else:
         check_data(settings, [pairs])
     check_data(load_settings(TransformerSettings, None, ["train.batch_size=4", "train.batch_tokens=100"]), [pairs])
+
+
+@pytest.mark.parametrize(("names", "settings", "told"), [
+    (("a.de", "a.en"), [], ""), (("a.de", "a.de"), [], "are the same file"), (("a", "a.de"), ["data.source_language=hsb"], ""),
+    (("a", "b.de"), ["data.source_language=de"], "are both de"), (("a", "b"), [], ""),
+])  # fmt: skip
+def test_a_language_or_a_file_on_both_sides_is_noted(tmp_path, names, settings, told):
+    data = [tmp_path / name for name in names]
+    for path in data:
+        path.touch()
+    found = data_notes(with_data(load_settings(TransformerSettings, None, settings), data), data)
+    assert told in "".join(found)
+    assert bool(found) == bool(told)
 
 
 @pytest.mark.parametrize(("content", "message"), [

@@ -431,7 +431,7 @@ def test_weights_fit_the_network_that_was_given():
 
 
 def losses(text):
-    return [float(each) for each in re.findall(r"^epoch: \d+ step: \d+, loss is (\S+), ", text, re.MULTILINE)]
+    return [float(each) for each in re.findall(r"^epoch: \d+ step: \d+.*, loss is (\S+), ", text, re.MULTILINE)]
 
 
 def called_twice(self, source, label):

@@ -16,6 +16,7 @@ from launcher.corpus.dataset import PairText, read_pairs
 from launcher.corpus.sample import PACKED, SIZES
 from launcher.mesh.coordinates import coordinate_of
 from launcher.recipes.transformer.transformer_checks import check_layout
+from launcher.recipes.transformer.transformer_settings import TransformerTrainConfig
 from launcher.trainer.data import order
 from launcher.trainer.data.batches import (
     global_batches,
@@ -27,6 +28,7 @@ from launcher.trainer.data.batches import (
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import Example, TokenizedPairs, tokenize
 from launcher.trainer.model.transformer import BEGIN, END, PAD
+from launcher.trainer.programs import transformer
 from launcher.trainer.programs.transformer import unigram_perplexity
 
 from .transformers import transformer_settings
@@ -272,3 +274,15 @@ def test_batches_run_through_the_epochs_or_the_steps(steps, count):
     assert [(batch.epoch, batch.step_of_epoch) for batch in batches[2:5]] == [(1, 3), (2, 1), (2, 2)]
     assert [batch.is_last for batch in batches] == [False] * (count - 1) + [True]
     assert all(len(batch.examples) == 3 for batch in batches)
+
+
+def test_a_loss_far_above_that_of_guessing_is_a_divergence():
+    assert transformer.divergence(math.log(1200) + 1, 1200) is None
+    assert "7.09" in transformer.divergence(46626.0, 1200)
+    assert [transformer.perplexity_text(loss) for loss in (1.0, 46626.0, math.inf)] == ["2.72", *2 * ["over 1,000,000"]]
+
+
+def test_a_warm_up_that_is_longer_than_the_training_is_noted():
+    config = TransformerTrainConfig(warmup_steps=150)
+    assert [transformer.short_warmup(config, step) is None for step in (149, 150)] == [False, True]
+    assert "train.warmup_steps=9`" in transformer.short_warmup(config, 96)

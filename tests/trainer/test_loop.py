@@ -23,6 +23,7 @@ from launcher.checkpoint.index import (
     read_index,
 )
 from launcher.checkpoint.same_settings import check_settings
+from launcher.cli.text.progress_text import STEP_LINE
 from launcher.core.env import TLAUNCH_RUN_DIR
 from launcher.core.errors import TlaunchError, UsageError
 from launcher.core.frozen import frozen
@@ -168,10 +169,12 @@ def test_a_program_without_tokens_is_trained_saved_and_kept(train, tmp_path, mon
     program, lines = train(settings_of(every_steps=4), output="model")
     told = [line for line in lines if not line.startswith("saved the checkpoint")]  # by a thread, whenever that is
     assert told[0] == "a line"
-    assert [line.partition(",")[0] for line in told[1:7]] == [
-        f"epoch: {epoch} step: {step}" for epoch in (1, 2) for step in (1, 2, 3)
+    assert [line.partition(", loss is ")[0] for line in told[1:7]] == [
+        *(f"epoch: 1 step: {step}" for step in (1, 2, 3)),
+        *(f"epoch: 2 step: {step}, total step: {step + 3}" for step in (1, 2, 3)),
     ]
-    assert told[7].startswith("off by ")
+    assert all(STEP_LINE.match(f"{line}\n".encode()) for line in told[1:7])
+    assert told[7].startswith("step 6: off by ")
     assert told[8:] == [f"saved {tmp_path / 'model'}", f"the slope is {program.model.weight.item():.2f}"]
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"model.safetensors", "config.json"}
     kept = load_file(tmp_path / "model" / "model.safetensors")
@@ -342,7 +345,7 @@ def test_a_checkpoint_of_another_run_is_not_changed(train, tmp_path):
     (first / INDEX).write_text(index_text(dataclasses.replace(index, schema=SCHEMA_OF_VALIDATIONS)))
     before = (first / INDEX).read_bytes()
     _, lines = train(settings_of(steps=6), resume=first, errors=[0.5, 0.4])
-    assert lines.count("as given") == 2
+    assert sum(line.endswith(": as given") for line in lines) == 2
     assert (first / INDEX).read_bytes() == before
 
 

@@ -85,6 +85,9 @@ def test_exported_and_imported_all_files_are_equal(tokenizer, tmp_path, share, d
     write_marian(model, tmp_path / "marian", Progress())
     read_marian(tmp_path / "marian", tmp_path / "again", Progress())
     assert files_of(tmp_path / "again") == files_of(model)
+    assert (
+        len({path.stat().st_mode for name in ("model", "marian", "again") for path in (tmp_path / name).iterdir()}) == 1
+    )
 
 
 def changed(path, **entries):

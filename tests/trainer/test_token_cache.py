@@ -16,9 +16,10 @@ import torch
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.resources import cache_dir
 from launcher.corpus.dataset import PairText
+from launcher.corpus.text_digest import read_text
 from launcher.trainer.data import token_cache
 from launcher.trainer.data.corpus import open_corpus, training_sentences
-from launcher.trainer.data.token_cache import find_tokens, read_text, tokens_name, write_tokens
+from launcher.trainer.data.token_cache import find_tokens, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, train_tokenizer
 from launcher.trainer.data.tokens import tokenize
 from launcher.trainer.model.transformer import END

@@ -1,6 +1,7 @@
 """Byte-pair encoding, trained once and kept."""
 
 import io
+import re
 
 import pytest
 import sentencepiece
@@ -35,7 +36,10 @@ def test_a_small_corpus_yields_fewer_ids_than_asked_for():
 def test_a_vocabulary_too_small_for_the_characters_is_refused():
     with pytest.raises(UsageError, match=r"model\.vocabulary_size = 50") as error:
         train_tokenizer(SENTENCES, 50)
-    assert "--set model.vocabulary_size" in error.value.hint
+    needed = int(re.search(r"--set model\.vocabulary_size=(\d+)", error.value.hint)[1])
+    assert Tokenizer(train_tokenizer(SENTENCES, needed)).size == needed
+    with pytest.raises(UsageError, match=f"needs {needed} ids"):
+        train_tokenizer(SENTENCES, needed - 1)
 
 
 @pytest.fixture

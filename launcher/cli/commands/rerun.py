@@ -12,11 +12,12 @@ import click
 from click.core import ParameterSource
 
 from launcher.cli.launch import start
+from launcher.cli.launch.prepare import prepare
 from launcher.cli.launch.recorded import as_words, given_again, masked_in, recorded_options
 from launcher.cli.options.chosen_run import RUN_HELP, chosen_to_rerun, confirm_owner, run_argument
 from launcher.cli.options.command_types import TakesCommand
 from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
-from launcher.cli.run_options import RunOptions
+from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
@@ -92,6 +93,11 @@ def rerun(
     secrets = ", ".join(masked_in(again))
     confirm_owner(run_dir, yes=yes or dry_run)
     if dry_run:
+        if again.resume is not None and not secrets:
+            _enter(cwd)
+            prepare(
+                for_engine(replace(again, dry_run=True, detach=False), os.environ), os.environ
+            )  # raises as the run would
         write_out(f"{line}\n")
         if secrets:
             say(f"note: fill in the masked values: {secrets}")
@@ -105,15 +111,19 @@ def rerun(
         if not again.command and again.resume is None and (saved := newest_checkpoint(run_dir)) is not None:
             run = as_argument(run_dir)
             say(f"note: this starts over; `tlaunch rerun {run} --resume {run}` resumes from step {saved[1].step:,}")
-    try:
-        os.chdir(cwd)
-    except OSError as error:
-        raise UnreadableError(f"cannot start ranks in the run's original directory {cwd}: {error.strerror}") from error
+    _enter(cwd)
     return start.run(again).exit_code
 
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 rerun.groups, rerun.rare, rerun.is_like_run = RUN_GROUPS, RARE, True
+
+
+def _enter(cwd: Path) -> None:
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise UnreadableError(f"cannot start ranks in the run's original directory {cwd}: {error.strerror}") from error
 
 
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:

@@ -46,7 +46,9 @@ damaged model, or a line that is not UTF-8 or longer than 1 MiB (lines before it
 @click.command(epilog=TRANSLATE_EPILOG)
 @click.argument("model", required=False, metavar="[MODEL]", shell_complete=complete_runs_or_files)
 @click.option(
-    "--scores", is_flag=True, help="Print the score of each translation and a tab before it. 0 is the highest score."
+    "--scores",
+    is_flag=True,
+    help="Print the score of each translation and a tab before it. 0 is the highest score; blank lines have nan.",
 )
 @decoding_options
 @runs_dir_option

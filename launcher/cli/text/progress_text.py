@@ -21,7 +21,8 @@ from launcher.runs.silence import SilenceReader, Silences
 if TYPE_CHECKING:
     from launcher.logs.select import Matcher
 
-STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+, loss is .*\n", re.MULTILINE)  # the bundled trainer's line for a step
+# The line of a step of the bundled trainer (launcher/trainer/programs/program.py).
+STEP_LINE = re.compile(rb"^epoch: \d+ step: \d+(?:, total step: \d+)?, loss is .*\n", re.MULTILINE)
 LOOK_EVERY_S = 1.0  # interval for the rank whose figures are shown
 SURVEY_EVERY_S, SURVEY_S_PER_RANK = 2.0, 0.01  # interval for all ranks: every ten seconds for a thousand ranks
 TOLD_EVERY_PLAIN_S = 30.0  # interval if each text is a separate line

@@ -7,13 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from launcher.checkpoint.index import OWN_NETWORK, Index, checkpoints_in, readable, written_ns
+from launcher.checkpoint.model_merge import read_config
 from launcher.cli.text.columns import duration
 from launcher.cli.text.stdout import as_argument
+from launcher.core.errors import UnreadableError
 from launcher.core.run_dir import RunDir
 from launcher.runs.progress import State
 from launcher.runs.status import RunState
 
 LOOKED_AT = 5
+TRANSLATION = "transformer"  # the recipe of translation models
 
 
 def going_on(run_dir: RunDir, ended_ns: int | None) -> Iterator[str]:
@@ -32,6 +35,13 @@ def going_on(run_dir: RunDir, ended_ns: int | None) -> Iterator[str]:
         how = f'`train(..., resume="{reference}")` in the program'
     yield f"newest checkpoint: step {index.step:,}{when}"
     yield f"to resume from it: {how}"
+
+
+def translates(run_dir: RunDir) -> bool:
+    """Return whether a run has trained a model for `tlaunch translate`."""
+    with suppress(UnreadableError):
+        return read_config(run_dir.model)[0] == TRANSLATION
+    return False
 
 
 def newest_checkpoint(run_dir: RunDir) -> tuple[Path, Index] | None:

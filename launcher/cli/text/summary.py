@@ -83,9 +83,16 @@ def next_commands(progress: Progress, spec: RunSpec, screen: Screen) -> Iterator
     verbs = ["report"]
     if verdict is not None:
         verbs.insert(0, "why" if verdict.culprit is None else "logs --rank failed")
+    run = RunDir(spec.run_dir)
+    if progress.exit_code == 0 and run.model.is_dir():
+        from launcher.cli.text.saved_text import translates  # only for runs with a model
+
+        if translates(run):
+            verbs = ["translate", "evaluate", *verbs]
     if called_function(spec.ranks[0].argv) is None:
         verbs.append("rerun")
-    *others, last = (f"`tlaunch {verb} {as_argument(RunDir(spec.run_dir))}`" for verb in verbs)
+    more = {"evaluate": " --source FILE --reference FILE"}
+    *others, last = (f"`tlaunch {verb} {as_argument(run)}{more.get(verb, '')}`" for verb in verbs)
     yield screen.paint(f"next: {', '.join(others)}{' or ' if others else ''}{last}", FAINT)
 
 

@@ -14,7 +14,7 @@ from launcher.checkpoint.file_layout import MODEL
 from launcher.checkpoint.index import Index, checkpoints_in, is_checkpoint, read_index, readable, step_named, written_ns
 from launcher.checkpoint.initial_model import check_initial
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
-from launcher.checkpoint.same_settings import check_settings, difference_text, differing_settings
+from launcher.checkpoint.same_settings import as_set, check_settings, difference_text, differing_settings
 from launcher.cli.run_options import AUTO, RunOptions
 from launcher.cli.text.run_text import continued_from
 from launcher.cli.text.stdout import as_argument
@@ -23,7 +23,7 @@ from launcher.core.machine.owner import is_trusted_in, uids_of_file
 from launcher.core.records import ResumedFrom
 from launcher.core.resources import at_home
 from launcher.core.run_dir import LATEST, RunDir
-from launcher.core.text import shell_word, some_of
+from launcher.core.text import shell_word, shell_words, some_of
 from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
 from launcher.runs.store import find_run, find_runs, given_names, means_latest, run_names
@@ -46,6 +46,12 @@ def resolve_checkpoint(
     assert options.resume is not None
     newest, *others = resolve_checkpoints(options.runs_dir, options.resume)
     for path, index in readable([newest, *others]):
+        if index.data and index.program == program and not options.data_paths:
+            raise UsageError(
+                f"{path} was trained with {index.data}, but this run uses the built-in corpus",
+                hint=_rerun(path, "--resume", *_set_words(options, index))
+                or "give its data with --data, or --source and --target",
+            )
         try:
             check_settings(path, index, program, settings, named, defaults=defaults)
         except UsageError as error:
@@ -56,6 +62,42 @@ def resolve_checkpoint(
             raise
         break
     return newest.parent if others else newest, ""
+
+
+def check_text(options: RunOptions, checkpoint: Path, digest: str) -> None:
+    """Raise UsageError if the training data of a checkpoint to resume from has another digest than this run's."""
+    index = read_index(checkpoint)
+    if index.text == digest:
+        return
+    ours, theirs = " ".join(str(path.absolute()) for path in options.data_paths), index.data or PACKAGED_DATA
+    found = "which has changed since" if theirs == ours else f"but this run has {ours}"
+    data = ("data", options.data), ("source", options.source), ("target", options.target)
+    words = [word for name, path in data if path is not None for word in (f"--{name}", str(path))]
+    again = (
+        _rerun(checkpoint, "--init-from", *words, *_set_words(options, index)) or "use --init-from in place of --resume"
+    )
+    raise UsageError(
+        f"{checkpoint} was trained with {theirs}, {found}",
+        hint=f"to start a new training on this data from the model of the checkpoint: {again}",
+    )
+
+
+def _rerun(checkpoint: Path, option: str, *words: str) -> str | None:
+    """Return the command that repeats the run of a checkpoint, with its name as value of `option`, or None."""
+    run = RunDir(checkpoint.parents[1])
+    name = as_argument(run)
+    return (
+        f"`tlaunch rerun {name} {option} {name} {shell_words(words)}".rstrip() + "`" if run.run_json.is_file() else None
+    )
+
+
+def _set_words(options: RunOptions, index: Index) -> Iterator[str]:
+    """Yield --set for the settings of this run that the training of a checkpoint did not have."""
+    for setting in options.settings:
+        name, _, value = (part.strip() for part in setting.partition("="))
+        section, _, key = name.partition(".")
+        if as_set(index.settings.get(section, {}).get(key)) != value:
+            yield from ("--set", setting)
 
 
 def _newest_fitting(

@@ -89,12 +89,13 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
     if needs_data or data:
         recipe.check_data(settings, data)
         settings = recipe.with_data(settings, data)
+        notes += recipe.data_notes(settings, data)
     for name, file in (("--data", options.data), ("--source", options.source), ("--target", options.target)):
         argv += [] if file is None else [name, str(file.absolute())]
     if (options.elastic or options.max_restarts) and not settings.checkpoint.enabled:
         begins = "from the beginning" if options.resume is None else "from the checkpoint of --resume"
         notes += (f"note: checkpoint.enabled is false, so each restart trains {begins}",)
-    resuming, continues, more = _resumed(options, recipe.name, settings, recipe.settings(), chosen)
+    resuming, continues, more = _resumed(options, recipe, settings, chosen)
     argv += resuming
     init_from, ignored = _initial(options, continues, recipe.name, settings, recipe.settings())
     argv += [] if init_from is None else ["--init-from", init_from]
@@ -102,18 +103,28 @@ def trainer_command(options: RunOptions, layout: Layout, *, needs_data: bool = T
 
 
 def _resumed(
-    options: RunOptions, recipe: str, settings: Any, defaults: Any, chosen: Sequence[str]
+    options: RunOptions, recipe: Recipe, settings: Any, chosen: Sequence[str]
 ) -> tuple[Sequence[str], ResumedFrom | None, Sequence[str]]:
     if options.resume is None:
         return (), None, ()
-    from launcher.cli.training.resume import continued, resolve_checkpoint  # only for --resume
+    from launcher.cli.training.resume import check_text, continued, resolve_checkpoint  # only for --resume
 
     named = named_settings(options.config, chosen)
-    checkpoint, nearest = resolve_checkpoint(options, recipe, asdict(settings), named, asdict(defaults))
+    checkpoint, nearest = resolve_checkpoint(options, recipe.name, asdict(settings), named, asdict(recipe.settings()))
     if checkpoint is None:
         note = "note: --resume auto found no checkpoint with these settings; training starts from the beginning"
         return (), None, (f"{note}; {nearest}" if nearest else note,)
-    return ("--resume", str(checkpoint)), continued(checkpoint), ()
+    continues = continued(checkpoint)
+    if continues is not None and recipe.text_digest is not None and options.data_paths:
+        check_text(options, continues.checkpoint, recipe.text_digest(settings, options.data_paths))
+    steps, epochs = settings.train.steps, settings.train.epochs
+    ignored = steps and any(text.partition("=")[0].strip() == "train.epochs" for text in chosen)
+    note = f"note: train.steps = {steps} ends the training, so train.epochs = {epochs} has no effect; to train for"
+    return (
+        ("--resume", str(checkpoint)),
+        continues,
+        (f"{note} {epochs} epochs, add `--set train.steps=0`",) * bool(ignored),
+    )
 
 
 def _initial(

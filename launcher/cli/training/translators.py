@@ -7,13 +7,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.checkpoint.index import checkpoints_in, is_checkpoint, read_index, readable
 from launcher.checkpoint.model_merge import merge, read_config
 from launcher.checkpoint.tensors import opened, state_bytes
 from launcher.cli.text.progress_bar import progress_bar
+from launcher.cli.text.saved_text import TRANSLATION, translates
 from launcher.cli.text.stdout import say
 from launcher.cli.training.resume import resolve_model
 from launcher.cli.training.trainer_process import check_installed, show_progress, started
@@ -69,9 +70,6 @@ def run_translator(
     raise error
 
 
-PROGRAM = "transformer"  # the recipe of translation models
-
-
 @contextmanager
 def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, str]]:
     """Yield the directory of a trained translation model, and its name for messages.
@@ -96,14 +94,14 @@ def translation_model(runs_dir: Path, reference: str) -> Iterator[tuple[Path, st
 
 def has_translation_model(run: RunDir) -> bool:
     """Return whether `translation_model` finds a model or a checkpoint in the directory of a run."""
-    with suppress(TlaunchError):
-        return read_config(run.model)[0] == PROGRAM
-    return any(index.program == PROGRAM for _, index in readable(checkpoints_in(run.checkpoints)[:1]))
+    if translates(run):
+        return True
+    return any(index.program == TRANSLATION for _, index in readable(checkpoints_in(run.checkpoints)[:1]))
 
 
 def _check_program(program: str, path: Path) -> None:
-    if program != PROGRAM:
+    if program != TRANSLATION:
         raise UsageError(
             f"{escaped(str(path))} belongs to the program {escaped(program)}, which does not translate",
-            hint=f"choose a run that trained the recipe {PROGRAM}",
+            hint=f"choose a run that trained the recipe {TRANSLATION}",
         )

@@ -11,9 +11,11 @@ from launcher.checkpoint.index import BLEU
 from launcher.core.errors import RefusedError, RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.core.resources import at_home
+from launcher.core.text import printable
 from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
 from launcher.corpus.sample import LANGUAGES
 from launcher.mesh.layouts import SUGGESTED, nearest_layouts
+from launcher.corpus.text_digest import read_text
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs
@@ -41,7 +43,8 @@ def check_layout(settings: TransformerSettings, layout: Layout) -> None:
     if model.d_model % model.heads:
         raise RefusedLayoutError(
             f"model.d_model = {model.d_model} is not divisible by model.heads = {model.heads}",
-            hint=f"use `--set model.d_model=N` with N = {_multiples_near(model.d_model, model.heads)}",
+            hint=f"use `--set model.heads=N` with N = {_divisors_near(model.d_model, model.heads)}, or "
+            f"`--set model.d_model=N` with N = {_multiples_near(model.d_model, model.heads)}",
         )
     _check_model_parallel(model, layout)
     if layout.mp > model.vocabulary_size:
@@ -110,6 +113,21 @@ def check_data(settings: TransformerSettings, data: Sequence[Path]) -> None:
         )
 
 
+def text_digest(settings: TransformerSettings, data: Sequence[Path]) -> str:
+    """Return the digest of the training pairs in `data`. Raises the errors of `find_splits` and `read_text`."""
+    return read_text(find_splits(data, settings.data.languages).train).digest
+
+
+def data_notes(settings: TransformerSettings, data: Sequence[Path]) -> tuple[str, ...]:
+    """Return a warning if both sides of `data` are the same file or language."""
+    source, target = settings.data.languages
+    if len(data) > 1 and data[0].samefile(data[1]):
+        return (f"warning: --source and --target are the same file: {printable(str(data[0]))}",)
+    if source and source == target:
+        return (f"warning: the source and the target language are both {source}",)
+    return ()
+
+
 def _check_rates(train: TransformerTrainConfig) -> None:
     written = f"train.minimum_rate = {train.minimum_rate:g}"
     if train.minimum_rate > 0 and train.schedule not in FALLING:
@@ -154,7 +172,7 @@ def check_counterparts(settings: TransformerSettings, where: str) -> None:
         needed = " ".join(f"--set model.{name}={value}" for name, value in MARIAN.items() if values[name] != value)
         raise RefusedError(
             f"{where}: MarianMTModel of transformers has no counterpart of {' and '.join(lacking)}",
-            hint=f"train a model with `{needed}`",
+            hint=f"the settings of a trained model are fixed; train another one with `{needed}`",
         )
 
 
@@ -212,6 +230,13 @@ def _check_model_parallel(model: ModelConfig, layout: Layout) -> None:
                 f"model.{name} = {value} is not divisible by mp = {layout.mp}",
                 hint=f"use {' or '.join(f'`--dp {near.dp} --mp {near.mp}`' for near in fitting)}",
             )
+
+
+def _divisors_near(value: int, number: int) -> str:
+    """Return the nearest divisors of `value` below and above `number` as text, for example "2 or 4"."""
+    divisors = [each for each in range(1, value + 1) if value % each == 0]
+    below, above = [each for each in divisors if each < number][-1:], [each for each in divisors if each > number][:1]
+    return " or ".join(map(str, below + above))
 
 
 def _multiples_near(value: int, factor: int) -> str:

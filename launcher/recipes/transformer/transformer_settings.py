@@ -28,9 +28,15 @@ class ModelConfig:
     encoder_layers: int = setting(2, "layers of the encoder", minimum=0, maximum=1000)
     decoder_layers: int = setting(2, "layers of the decoder", minimum=1, maximum=1000)
     norm: str = setting(
-        "pre", "pre: before each sublayer and after the last; post: after each residual sum", choices=("pre", "post")
+        "pre",
+        "pre: before each sublayer and after the last; post: after each residual sum, as exports to transformers need",
+        choices=("pre", "post"),
     )
-    positions: str = setting("learned", "how token positions are encoded", choices=("learned", "sinusoidal"))
+    positions: str = setting(
+        "learned",
+        "how token positions are encoded; exports to transformers need sinusoidal",
+        choices=("learned", "sinusoidal"),
+    )
     scale_embedding: bool = setting(False, "multiply word embeddings by the square root of d_model")
     share: str = setting(
         "none",

@@ -12,12 +12,14 @@ import numpy as np
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.resources import at_home, cache_dir
+from launcher.core.text import counted
 from launcher.corpus.corpus_files import direction_of
 from launcher.corpus.dataset import PairText, Splits, find_splits, is_empty, no_filled_pairs
 from launcher.corpus.sample import cached_sample
+from launcher.corpus.text_digest import Text, read_text
 from launcher.recipes.transformer.tokenizer_file import check_tokenizer
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
-from launcher.trainer.data.token_cache import Text, find_tokens, read_text, tokens_name, write_tokens
+from launcher.trainer.data.token_cache import find_tokens, tokens_name, write_tokens
 from launcher.trainer.data.tokenizer import Tokenizer, obtain_tokenizer
 from launcher.trainer.data.tokens import Integers, StoredTokens, TokenizedPairs
 from launcher.trainer.parallel.world import World
@@ -225,10 +227,11 @@ def _remarks(
     for text, tokens in zip(pair_texts, stored, strict=True):
         if empty := tokens.index.empty_count:
             line = tokens.index.first_empty_line
-            yield f"{text}: {empty} pairs are left out because one side is empty; the first is in line {line}"
+            are = "is" if empty == 1 else "are"
+            yield f"{text}: {counted(empty, 'pair')} {are} left out because one side is empty; the first is in line {line}"
     if cut := sum(chunk.cut_count() for chunk in train.in_chunks()):
         yield (
-            f"{cut} of {len(train)} training pairs are cut to data.source_length = {settings.data.source_length} and "
+            f"{cut} of {len(train)} training pairs {'is' if cut == 1 else 'are'} cut to data.source_length = {settings.data.source_length} and "
             f"data.target_length = {settings.data.target_length} tokens"
         )
     is_given = keeps_vocabulary or settings.data.tokenizer

@@ -3,7 +3,8 @@
 The user's cache directory contains:
 
     tokens-<digest>/      digest of text, tokenizer and format, so it is never stale; independent of truncation lengths
-    digest-<digest>.json  digest of a file's path; contains the digest of the file, valid while the file is unchanged
+
+Digests of texts are cached next to it, see launcher/corpus/text_digest.py.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.core.atomic import new_directory, write_text
-from launcher.core.codec import decode, encode, read_json
+from launcher.core.atomic import new_directory
+from launcher.core.codec import encode
 from launcher.core.errors import UnreadableError
-from launcher.core.frozen import frozen
 from launcher.core.resources import cache_dir, writable_cache_dir
-from launcher.corpus.dataset import PairText, content_digest, is_empty, no_filled_pairs
+from launcher.corpus.dataset import is_empty, no_filled_pairs
+from launcher.corpus.text_digest import Text, key_of, stamp_of
 from launcher.corpus.text_files import as_unreadable_error
 from launcher.trainer.data.tokenizer import Tokenizer
 from launcher.trainer.data.tokens import (
@@ -49,58 +50,12 @@ from launcher.trainer.telemetry.heartbeat import getting_on
 FORMAT = "tokens-1"  # part of the directory's name; change it when the format of the files changes
 CHUNK_PAIRS = 10_000  # pairs per chunk that a thread encodes
 TELL_S = 5.0  # between progress lines
-SETTLED_S = 2.0  # a file changed more recently may change again within one clock tick, unnoticed
 NAP_S = 0.05
-
-
-@frozen
-class Stamp:
-    """A file's path, and its size, modification time and digest when it was read."""
-
-    path: str
-    size: int
-    mtime_ns: int
-    inode: int
-    digest: str = ""
-
-
-@frozen
-class Text:
-    """Sentence pairs and the stamps of their files."""
-
-    pairs: PairText
-    stamps: tuple[Stamp, ...]
-
-    @property
-    def digest(self) -> str:
-        """The digest of the pairs, which is the file's digest unless there are two files or the file is reversed."""
-        parts = [stamp.digest for stamp in self.stamps] + ["reversed"] * self.pairs.is_reversed
-        return parts[0] if len(parts) == 1 else hashlib.sha256("/".join(parts).encode()).hexdigest()
-
-
-def read_text(pairs: PairText) -> Text:
-    """Return a text with the digests of its files. Raise an UnreadableError if one cannot be read."""
-    return Text(pairs, tuple(map(_stamp_of, pairs.files)))
-
-
-def _stamp_of(path: Path) -> Stamp:
-    """Return a file's stamp with its digest, which is cached until the file changes."""
-    found = _as_it_is(path)
-    name = f"digest-{_key(found.path)}.json"
-    with suppress(OSError, ValueError):
-        stamp = decode(Stamp, read_json(cache_dir() / name))
-        if stamp.digest and replace(stamp, digest="") == found:
-            return stamp
-    digested = replace(found, digest=content_digest(path))
-    if time.time_ns() - found.mtime_ns > SETTLED_S * 1e9 and _as_it_is(path) == found:
-        with suppress(OSError, UnreadableError):  # computed again the next time
-            write_text(writable_cache_dir() / name, json.dumps(encode(digested)))
-    return digested
 
 
 def tokens_name(digest: str, tokenizer: Tokenizer, *, normalise: bool = True) -> str:
     form = ("normalised",) if normalise else ()
-    return f"tokens-{_key(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
+    return f"tokens-{key_of(FORMAT, digest, hashlib.sha256(tokenizer.serialized).hexdigest(), *form)}"
 
 
 def find_tokens(name: str) -> StoredTokens | None:
@@ -172,7 +127,7 @@ def _write(directory: Path, text: Text, tokenizer: Tokenizer, *, normalise: bool
     if not pair_count:
         raise no_filled_pairs(text.pairs)
     for stamp in text.stamps:
-        if _as_it_is(Path(stamp.path)) != replace(stamp, digest=""):
+        if stamp_of(Path(stamp.path)) != replace(stamp, digest=""):
             raise UnreadableError(
                 f"{stamp.path} changed while it was read", hint="start again when the file is complete"
             )
@@ -260,13 +215,3 @@ def _locked(directory: Path, name: str) -> Iterator[bool]:
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _as_it_is(path: Path) -> Stamp:
-    with as_unreadable_error(path):
-        found = path.stat()
-    return Stamp(str(path.absolute()), found.st_size, found.st_mtime_ns, found.st_ino)
-
-
-def _key(*parts: str) -> str:
-    return hashlib.sha256("/".join(parts).encode()).hexdigest()[:16]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -112,6 +113,12 @@ def train_tokenizer(sentences: Iterable[str], vocabulary_size: int) -> bytes:
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:
+        if (needed := re.search(r"required_chars\. \d+ vs (\d+)", str(error))) is not None:
+            raise UsageError(
+                f"model.vocabulary_size = {vocabulary_size} is too small: the text needs {needed[1]} ids, one for each "
+                "distinct character and 260 others",
+                hint=f"use `--set model.vocabulary_size={needed[1]}` or more",
+            ) from error
         raise UsageError(
             f"cannot train a tokenizer with model.vocabulary_size = {vocabulary_size}: {error}",
             hint="use a larger `--set model.vocabulary_size=N`: 260 ids are reserved, and each distinct character needs one id",

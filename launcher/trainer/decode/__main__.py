@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from launcher.core.errors import EXIT_OK, TlaunchError
+from launcher.core.text import SHOWN_AS
 from launcher.corpus.corpus_files import direction_of
 from launcher.corpus.text_files import read_lines
 from launcher.recipes.transformer.transformer_settings import DataConfig
@@ -78,14 +79,13 @@ class _Decoder:
         if os.isatty(sys.stdin.fileno()):
             where = f"{direction_of(self._data.languages)}, on {self._device}"
             report(f"{self._options.name}: {where}. Enter lines to translate; Ctrl-D ends.")
-        done = 0
+        done, is_shown = 0, os.isatty(self._options.output)
         for arrived in stdin_lines():
             for lines in _groups(arrived):
                 found = self._translated(lines, STDIN, done)
                 done += len(lines)
-                scores = [f"{each.score:.4f}\t" if self._options.scores else "" for each in found]
                 try:
-                    self._write("".join(f"{score}{each.text}\n" for score, each in zip(scores, found, strict=True)))
+                    self._write("".join(line_of(each, scored=self._options.scores, shown=is_shown) for each in found))
                 except BrokenPipeError:
                     return
 
@@ -115,6 +115,12 @@ class _Decoder:
         while content:
             select.select([], [self._options.output], [])
             content = content[os.write(self._options.output, content) :]
+
+
+def line_of(translation: Translation, *, scored: bool, shown: bool) -> str:
+    """Return the line of a translation. With `shown`, control characters are escaped: an untrained model writes some."""
+    text = translation.text.translate(SHOWN_AS) if shown else translation.text
+    return f"{translation.score:.4f}\t{text}\n" if scored else f"{text}\n"
 
 
 def _groups(lines: Sequence[str]) -> list[Sequence[str]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from launcher.core.atomic import new_directory
@@ -120,7 +120,8 @@ def write_marian(path: Path, output: Path, progress: Progress, *, for_ctranslate
             (aside / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         for name in (SOURCE, TARGET):
             (aside / name).write_bytes(tokenizer.serialized)
-        save_file(weights, aside / WEIGHTS, metadata={"format": "pt"})
+        # Not `save_file`, which lets only the owner read the file.
+        (aside / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
         progress.add(sum(value.nbytes for value in weights.values()))
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from launcher.core.errors import UnreadableError
+from launcher.corpus.text_files import GZIP_MAGIC
 
 MAX_LINE_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 16
@@ -17,8 +18,8 @@ def stdin_lines() -> Iterator[list[str]]:
     """Yield lists of lines from stdin as soon as they arrive, without line ends.
 
     Raises:
-        UnreadableError: stdin cannot be read, or a line is not UTF-8 or is longer than MAX_LINE_BYTES. Earlier lines are
-            yielded first.
+        UnreadableError: stdin cannot be read or is compressed, or a line is not UTF-8 or is longer than MAX_LINE_BYTES.
+            Earlier lines are yielded first.
     """
     begun, number = b"", 0
     while block := _block():
@@ -53,6 +54,8 @@ def _check_length(content: bytes, number: int) -> None:
 
 def _text(content: bytes, number: int) -> str:
     _check_length(content, number)
+    if number == 1 and content.startswith(GZIP_MAGIC):
+        raise UnreadableError(f"{STDIN} is compressed with gzip", hint="uncompress it: `zcat FILE | tlaunch translate`")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

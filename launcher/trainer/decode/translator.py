@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -19,14 +20,14 @@ MAX_LONGER = 50  # maximum tokens beyond the length of the source, as in Vaswani
 # A token has at most 16 characters (sentencepiece's max_sentencepiece_length). Text beyond four times the characters that
 # the model can read does not affect its input.
 MAX_CHARACTERS_OF_TOKEN = 4 * 16
-NOTHING = Hypothesis((), 0.0)
+NOTHING = Hypothesis((), math.nan)  # of a blank line: 0 would be the highest score
 
 
 @frozen
 class Translation:
     ids: tuple[int, ...]  # without BEGIN and END
     text: str  # one line
-    score: float  # as defined in decode/beam.py
+    score: float  # as defined in decode/beam.py; NaN for empty text
     cut_tokens: int  # truncated tokens of the source; a lower bound for very long sources
 
 

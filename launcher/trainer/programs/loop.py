@@ -22,7 +22,7 @@ from torch.autograd import profiler
 from launcher.checkpoint.index import BLEU, NOT_VALIDATED, Validations
 from launcher.core.atomic import replacing
 from launcher.core.run_dir import strategy_name
-from launcher.recipes.train import CheckpointConfig
+from launcher.recipes.train import CheckpointConfig, why_ended
 from launcher.trainer.checkpoint.schedule import SaveSchedule
 from launcher.trainer.parallel.world import World
 from launcher.trainer.programs.program import (
@@ -207,8 +207,11 @@ def _nothing_left(
     program: Program[AnyBatch, AnyResult], metrics: Metrics, stopping: EarlyStopping, step: int
 ) -> float | None:
     """Log why there is nothing left to train after `step`, and validate the model. All ranks must call it."""
-    counted = "train.steps and train.epochs count from the beginning of the training"
-    told = stopping.log_line() if stopping.is_over else counted
+    told = (
+        stopping.log_line()
+        if stopping.is_over
+        else f"{why_ended(program.settings.train)}; both count from the beginning"
+    )
     say_of_all(f"nothing is left to train after step {step}: {told}", program.world)
     return _validated(program, metrics, step).loss
 
@@ -217,7 +220,7 @@ def _validated(program: Program[AnyBatch, AnyResult], metrics: Metrics, step: in
     """Validate the model after `step`, and log, record and return the result. All ranks must call it."""
     found = program.validate() or NOTHING_VALIDATED
     if found.loss is not None:
-        say_of_all(found.line, program.world)
+        say_of_all(f"step {step}: {found.line}", program.world)
         metrics.validated(step, found.loss, of_tokens=found.of_tokens, bleu=found.bleu)
     return found
 

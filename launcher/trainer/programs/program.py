@@ -58,7 +58,7 @@ class Result(Protocol):
 @frozen
 class Validated:
     loss: float | None  # None: there is no validation data
-    line: str  # the log line
+    line: str  # the log line, without the step
     of_tokens: bool = False  # the loss is a mean per token in nats, and has a perplexity
     bleu: float | None = None  # of some translations; None: nothing was translated
 
@@ -108,7 +108,7 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
     def not_finite(self, batch: AnyBatch, result: AnyResult) -> TlaunchError:
         """Return the error for a step with a non-finite gradient. All ranks return the same error."""
         return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the gradient is not finite, and the loss is {result.loss}; "
+            f"step {batch.step} (epoch {batch.epoch}): the gradient is not finite, and the loss is {result.loss}; "
             "the weights were not updated in this step",
             hint="use a smaller learning rate",
         )
@@ -152,8 +152,13 @@ class Program(ABC, Generic[AnyBatch, AnyResult]):
 
 
 def line_of(batch: Batch, loss: float) -> str:
-    """Return the log line of a step, such as "epoch: 1 step: 10, loss is 2.3026"."""
-    return f"epoch: {batch.epoch} step: {batch.step_of_epoch}, loss is {loss:.4f}"
+    """Return the log line of a step, such as "epoch: 1 step: 10, loss is 2.3026".
+
+    In the first epoch it has MindSpore's form. Later lines also have the step since the start of the training, which
+    checkpoints, validations and metrics are numbered by: "epoch: 2 step: 3, total step: 13, loss is 2.3026".
+    """
+    total = f", total step: {batch.step}" if batch.step != batch.step_of_epoch else ""
+    return f"epoch: {batch.epoch} step: {batch.step_of_epoch}{total}, loss is {loss:.4f}"
 
 
 def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:

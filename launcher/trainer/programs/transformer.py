@@ -38,6 +38,9 @@ from launcher.trainer.telemetry.metrics_writer import Metrics, perplexity_of
 from launcher.trainer.telemetry.step_time import StepTime
 from launcher.trainer.training_files import Files
 
+DIVERGED_FROM = 2  # times the loss of a model that guesses
+MAX_SHOWN = 1_000_000  # a larger perplexity is not printed
+
 
 def train(settings: TransformerSettings, world: World, files: Files) -> None:
     """Train the translation Transformer on this rank. All ranks must call it.
@@ -72,10 +75,12 @@ class Translation(Program[GlobalBatch, StepResult]):
         self.shapes = model_shapes(settings)
         self.digest = self._corpus.digest
         self.tokenizer = self._corpus.tokenizer.serialized
+        self._has_warned = False  # that the training has diverged
 
     def begin(self) -> None:
         session, corpus = self._session, self._corpus
-        session.expect(batch.examples for batch in islice(self.batches(1), 2))
+        first_batches = list(islice(self.batches(1), 2))
+        session.expect(batch.examples for batch in first_batches)
         layout = self.world.place.layout
         say_layout(f"{layout} micro_batches={layout.micro_batches}", session.model.parameters(), self.world)
         if not self.world.is_first:
@@ -86,6 +91,8 @@ class Translation(Program[GlobalBatch, StepResult]):
         say(f"vocabulary: {corpus.tokenizer.size} tokens of {self.settings.model.vocabulary_size} rows")
         if self.settings.train.bleu_sentences and (note := tokenization(self.settings.data.target_language)[1]):
             say(f"note: {note}")
+        if (note := short_warmup(self.settings.train, first_batches[0].last_step)) is not None:
+            say(note)
         if self.world.pp.size > 1:
             layers = ", ".join(str(len(stage.encoder_layers) + len(stage.decoder_layers)) for stage in session.stages)
             say(f"layers per stage: {layers}; stages are predicted to work {_shares(self._predicted())} of each step")
@@ -116,7 +123,10 @@ class Translation(Program[GlobalBatch, StepResult]):
         corpus = self._corpus
         loss = self._session.validate(corpus.valid)
         bar = unigram_perplexity(corpus.target_counts, corpus.valid, self.settings.model.vocabulary_size)
-        perplexity = f"{perplexity_of(loss):.2f} (unigram model: {bar:.2f})"
+        perplexity = f"{perplexity_text(loss)} (unigram model: {bar:.2f})"
+        if not self._has_warned and (warning := divergence(loss, self.settings.model.vocabulary_size)) is not None:
+            self._has_warned = True
+            say_of_all(warning, self.world)
         line, bleu = f"validation loss is {loss:.6f}, perplexity {perplexity}", None
         if sample := corpus.valid[: self.settings.train.bleu_sentences]:
             bleu = sample_bleu(self.settings, self.weights(), self.dtype, sample, corpus.tokenizer, self.world)
@@ -134,7 +144,7 @@ class Translation(Program[GlobalBatch, StepResult]):
         named = suspects.parameter
         first = f", and {named} is the first parameter with a gradient that is not finite" if named else ""
         return TlaunchError(
-            f"epoch {batch.epoch} step {batch.step_of_epoch}: the norm of the gradient is {result.gradient_norm}{first}; "
+            f"step {batch.step} (epoch {batch.epoch}): the norm of the gradient is {result.gradient_norm}{first}; "
             "the weights were not updated in this step",
             hint="reduce train.learning_rate, increase train.warmup_steps, or check the logged sentence pairs for "
             f"errors ({len(suspects.pairs)} of the {len(batch.examples)} pairs in the batch)",
@@ -180,6 +190,31 @@ class Translation(Program[GlobalBatch, StepResult]):
         """Return the predicted share of the step time in which each pipeline stage is busy."""
         layout = self.world.place.layout
         return predicted_busy(self.settings, layout.pp, layout.micro_batches)
+
+
+def short_warmup(train: TransformerTrainConfig, last_step: int) -> str | None:
+    """Return a note if the training ends before the end of the warm-up, or None."""
+    if last_step >= train.warmup_steps:
+        return None
+    return (
+        f"note: the training has {last_step} steps and ends within train.warmup_steps = {train.warmup_steps}, before the "
+        f"rate reaches train.learning_rate = {train.learning_rate:g}; use for example `--set train.warmup_steps={last_step // 10}`"
+    )
+
+
+def divergence(loss: float, vocabulary_size: int) -> str | None:
+    """Return a warning if the loss is far above that of equally likely tokens, or None."""
+    if loss <= DIVERGED_FROM * math.log(vocabulary_size):
+        return None
+    return (
+        f"warning: the loss {loss:.2f} is far above {math.log(vocabulary_size):.2f}, the loss of a model that guesses: the "
+        "training has diverged; use a smaller train.learning_rate or more train.warmup_steps"
+    )
+
+
+def perplexity_text(loss: float) -> str:
+    perplexity = perplexity_of(loss)
+    return f"over {MAX_SHOWN:,}" if perplexity > MAX_SHOWN else f"{perplexity:.2f}"
 
 
 def _check_scores() -> bytes:

@@ -38,7 +38,8 @@ Contents of the output, for each parameter NAME:
   mindspore     NAME, moment1.NAME, moment2.NAME, global_step;
                 for adam_weight_decay: adam_m.NAME and adam_v.NAME
   transformers  a MarianMTModel with its MarianTokenizer and the search
-                of `tlaunch translate`
+                of `tlaunch translate`; only for models that were trained
+                with model.norm=post and model.positions=sinusoidal
 
 \b
 Examples:
