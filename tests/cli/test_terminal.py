@@ -452,7 +452,7 @@ def test_ctrl_c_ends_a_run(launcher, play):
     assert not launcher.processes()
     words = [line for line in terminal.lines() if line and "line" not in line]
     told = words[words.index("SIGINT: stopping all ranks within 15 s; press Ctrl-C again to kill them at once") :]
-    assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in", told[1])
+    assert re.fullmatch(r"stopped after .* s: 4 ranks ended by SIGTERM \(signal 15\); logs in", told[1])
     assert re.fullmatch(r" +runs/\S+", told[2])  # in a row of its own, so that it is whole
     assert told[3].startswith("next: ")
     assert told[-2:] == ["code=130", ">"]
