@@ -90,10 +90,8 @@ def attendance(
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run has ended; Ctrl-C must not change its exit code
         screen = screen_of(sys.stderr)
         offers = server_index is None and screen.columns is not None and not quiet
-        lines = [*summary.render(console.progress, spec, console.shown_dir, server_index, screen)]
         return chain(
-            lines,
-            summary.repeated_headline(console.progress, lines, screen),
+            summary.on_screen(console.progress, spec, console.shown_dir, server_index, screen),
             summary.next_commands(console.progress, spec, screen) if offers else (),
         )
 

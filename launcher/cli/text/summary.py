@@ -74,6 +74,15 @@ def render(
         yield f"warning: SIGKILL did not end these processes, which are blocked in the kernel: {pids}"
 
 
+def on_screen(
+    progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None, screen: Screen
+) -> Iterator[str]:
+    """Yield the lines of `render`, and the headline again if it would scroll away."""
+    lines = [*render(progress, spec, shown_dir, server_index, screen)]
+    yield from lines
+    yield from repeated_headline(progress, lines, screen)
+
+
 def repeated_headline(progress: Progress, lines: Sequence[str], screen: Screen) -> Iterator[str]:
     """If the verdict in `lines` does not fit on the terminal, yield its headline again, because it scrolls away."""
     verdict = progress.current.verdict
