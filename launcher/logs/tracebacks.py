@@ -243,6 +243,22 @@ def first_tracebacks(lines_of_rank: Mapping[int, Iterable[Line]]) -> list[Folded
     return [Folded(tuple(rank for rank, _ in of_ranks), of_ranks[0][1]) for of_ranks in alike.values()]
 
 
+def cause_first(errors: list[Folded], cause: tuple[int, str] | None) -> list[Folded]:
+    """Return the errors with the cause of a failure first, which is a global rank and its traceback.
+
+    The cause need not be the rank's first traceback, and is added to the errors if they do not have it.
+    """
+    found = find_traceback(cause[1]) if cause else None
+    if cause is None or found is None:
+        return errors
+    same = [one for one in errors if cause[0] in one.ranks and _exception(one.traceback) == _exception(found)]
+    return [*(same or [Folded((cause[0],), found)]), *(one for one in errors if one not in same)]
+
+
+def _exception(found: FoundTraceback) -> tuple[str, str]:
+    return found.type, found.message
+
+
 def _with_crashes(lines: Iterable[Line], crashes: list[FoundTraceback]) -> Iterator[Line]:
     """Yield the lines unchanged, and add the first crash among them to `crashes`."""
     before: deque[bytes] = deque(maxlen=_LINES_OF_PLACE)

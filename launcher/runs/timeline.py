@@ -222,6 +222,7 @@ class _EventsSeen:
         self._first_step_ns = first_step_ns
         self._past: list[AttemptSpan] = []
         self._has_begun = False  # an attempt
+        self._first_mark = 0  # of the current attempt: an index of `marks`
         self._imports_ended_ns: int | None = None
         self._hung: frozenset[int] = frozenset()  # ranks of the attempt
 
@@ -230,6 +231,12 @@ class _EventsSeen:
             self._take(stamped.event, stamped.time_ns)
             self.progress.take(stamped)
             self.progress.past.clear()  # spans replace them, and their verdicts hold tracebacks of all ranks
+            if isinstance(stamped.event, events.Judged):  # one mark for each failure
+                culprit = stamped.event.verdict.culprit
+                of_attempt = self.marks[self._first_mark :]
+                self.marks[self._first_mark :] = [
+                    mark for mark in of_attempt if mark.kind != "failure" or mark.global_rank != culprit
+                ]
             self.marks.extend(marks_of_event(stamped.event, stamped.time_ns))
 
     def _take(self, event: Event, time_ns: int) -> None:
@@ -241,6 +248,7 @@ class _EventsSeen:
                     self._past.append(self._span(time_ns, {}))
                     self._imports_ended_ns = None
                 self._has_begun, self._hung = True, frozenset()
+                self._first_mark = len(self.marks)
             case events.Preloaded():
                 self._imports_ended_ns = time_ns
             case events.Hung():

@@ -13,6 +13,7 @@ from launcher.core.events import NotExiting
 from launcher.supervise.rank_group import RankGroup
 
 LOOK_S = 0.5
+RECORD_AFTER_S = 5.0  # Python may need seconds to shut down, for example on a busy machine
 
 
 class LingeringRanks:
@@ -32,25 +33,31 @@ class LingeringRanks:
     def look(self) -> bool:
         """Return True if a failed rank has not exited within the grace period.
 
-        An event is recorded when a second check still finds the rank running.
+        An event is recorded if the rank is still running after `RECORD_AFTER_S`, or after half of a shorter grace
+        period. Ranks that failed soon after it are recorded at the same time.
         """
         now = time.monotonic()
         if now < self._looks_at:
             return False
         self._looks_at = now + LOOK_S
-        is_over = False
-        for global_rank, pid in self._rank_group.running.items():
-            since = self._since.get(pid)
-            is_over |= since is not None and now - since >= self._grace_s
-            if pid not in self._recorded:
-                self._look_at(global_rank, pid, now)
+        is_over, lasted_s = False, 0.0
+        unrecorded = {pid: rank for rank, pid in self._rank_group.running.items() if pid not in self._recorded}
+        for pid in self._rank_group.running.values():
+            since = self._since.get(pid, now)
+            is_over |= since < now and now - since >= self._grace_s
+            lasted_s = max(lasted_s, now - since if pid in unrecorded else 0.0)
+        record_after_s = min(RECORD_AFTER_S, self._grace_s / 2)
+        for pid, global_rank in unrecorded.items():
+            is_due = lasted_s >= record_after_s and now - self._since.get(pid, now) >= record_after_s / 2
+            self._look_at(global_rank, pid, now, is_due=is_due)
         return is_over
 
     def resume(self) -> None:
         """Restart the grace periods after a pause, because paused ranks could not exit."""
         self._since = dict.fromkeys(self._since, time.monotonic())
 
-    def _look_at(self, global_rank: int, pid: int, now: float) -> None:
+    def _look_at(self, global_rank: int, pid: int, now: float, *, is_due: bool) -> None:
+        """Note whether a rank has recorded a failure. Record an event about it if `is_due`."""
         path = self._rank_group.run_dir.failure(global_rank)
         if not os.path.lexists(path):  # reading needs modules that successful runs do not load
             return
@@ -59,8 +66,8 @@ class LingeringRanks:
         failure = failure_files.read_failure(path, pid)
         if failure is None or failure.time_ns is None:  # another program wrote the file
             return
-        if pid not in self._since:
-            self._since[pid] = now
+        self._since.setdefault(pid, now)
+        if not is_due:
             return
         self._recorded.add(pid)
         found = evidence.summarize(evidence.RankEvidence(global_rank, None, None, None, failure=failure))

@@ -224,9 +224,9 @@ def test_what_matters_most_stays_on_a_narrow_terminal(width, row):
     assert fitting("4 ranks", "12 s", parts, width) == row
 
 
-def test_of_a_program_that_says_nothing_the_directory_is_told():
-    assert fitting("4 ranks", "12 s", {"where": "runs/a"}, 80) == "4 ranks for 12 s in runs/a"
-    assert fitting("4 ranks", "12 s", {"silence": "silent for 10 s", "where": "runs/a"}, 22) == "12 s: silent for 10 s"
+def test_of_a_program_that_says_nothing_the_time_is_told():
+    assert fitting("4 ranks", "12 s", {}, 80) == "4 ranks for 12 s"
+    assert fitting("4 ranks", "12 s", {"silence": "silent for 10 s"}, 22) == "12 s: silent for 10 s"
 
 
 def test_a_rank_that_is_silent_alone_is_named(run_dir):

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.cli.commands.report.drawing import to_svg
 from launcher.cli.commands.report.facts import gather
-from launcher.cli.commands.report.page import to_html
+from launcher.cli.commands.report.page import about, differences, to_html
 from launcher.cli.commands.report.report_text import to_lines
 from launcher.cli.text.columns import columns_of
 from launcher.cli.text.output_file import put
@@ -229,7 +229,7 @@ def test_a_lost_run_lasted_until_its_last_sign_of_life(runs):
     [facts] = runs.facts("a")
     assert (facts.state.state.value, facts.ended_ns, facts.totals.duration_s) == ("lost", last_ns, pytest.approx(40))
     [last] = re.findall(r'<tr data-attempt="1">.*?</tr>', runs.page("a"), re.DOTALL)
-    assert re.findall(r'<td class="narrow">([^<]*)', last) == ["1", "37 s", "lost"]
+    assert re.findall(r'<td class="narrow"[^>]*>([^<]*)', last) == ["1", "37 s", "lost"]
 
 
 # --- attempts ---
@@ -329,6 +329,29 @@ def test_runs_are_compared_with_what_differs(runs):
     assert ("train.learning_rate", "0.0", "0.1") in found
 
 
+def test_the_configuration_has_the_line_to_repeat_and_no_internal_words(runs):
+    runs.make("a", losses=[4.0])
+    rules = {
+        "grace_s": 15.0,
+        "max_restarts": 2,
+        "forward_signals": [10, 63],
+        "preload": ["_package", "launcher.trainer", "torch"],
+    }
+    runs.record("a", options={"devices": 4, "command": ["python", "a b.py"]}, supervision=rules, cwd="/w")
+    shown = dict(about(*runs.facts("a")))
+    assert shown["command"] == "tlaunch run --devices=4 -- python 'a b.py'"
+    assert shown["rules"] == (
+        "grace period: 15 s; restarts: at most 2; forwarded signals: SIGUSR1, signal 63; preloaded modules: torch"
+    )
+
+
+def test_a_value_with_the_name_of_its_run_is_no_difference(runs):
+    for name in ("first", "second"):
+        runs.make(name, losses=[4.0])
+        runs.record(name, ranks={"argv": ["a"], "env": {"TORCHELASTIC_RUN_ID": name, "OUT": f"/tmp/{name}/out"}})
+    assert dict(differences(runs.facts("first", "second"))) == {}
+
+
 # --- the page ---
 
 
@@ -358,7 +381,7 @@ def test_nothing_of_others_acts_in_the_page(runs):
 def test_the_page_needs_no_network_and_no_script(runs):
     runs.make(events=failed_twice(verdict("ValueError: one"), verdict("KeyError: two")), losses=[3.0, 2.0])
     page = to_html(runs.facts("a"), to_svg)
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert not re.search(r"<(script|link|img|iframe|object|embed|image)\b|@import|\bsrc\s*=|\bon\w+=", page)
     assert "http" not in re.sub(r' xmlns(:\w+)?="[^"]+"', "", page).replace("http-equiv", "")
     assert "default-src 'none'" in page

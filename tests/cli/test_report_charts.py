@@ -122,7 +122,7 @@ def test_ranks_over_time_name_their_bars_and_marks():
     )
     assert "5.0 s: model <1>\n6.0 s: again\nand 7 more" in tips(svg)
     assert "rank 1:\nattempt 0: starting" in tips(svg)
-    assert len(set(re.findall(r'<pattern id="(\w+)"', svg))) == 6
+    assert len(set(re.findall(r'<pattern id="(\w+)"', svg))) == 12  # with the legend's
 
 
 def test_names_of_others_act_nowhere():

@@ -204,7 +204,8 @@ def check_rest(lines, command, shown):
         [told] = [at for at, line in enumerate(last) if "4 ranks succeeded" in line]
         assert len(last) - told in end
         assert last[told + 1].startswith("next: ")
-    assert len([line for line in lines if line and "code=" not in line]) <= shown + max(end), lines
+    rest = [line for line in lines if line and "code=" not in line and "ranks started in" not in line]
+    assert len(rest) <= shown + max(end), lines
 
 
 # --- the status line ---
@@ -224,10 +225,10 @@ def test_a_status_is_redrawn_in_its_place(play, wait_until):
     first = terminal.wait_for("4 ranks for .* step ")
     assert re.fullmatch(rf"4 ranks for {TIME}: step \d+, loss 2\.5000, 12,345 tokens/s", first)
     wait_until(lambda: terminal.wait_for("4 ranks for .* step ") != first, "another status")
-    assert len([line for line in terminal.lines() if "4 ranks" in line]) == 1
+    assert len([line for line in terminal.lines() if "4 ranks for" in line]) == 1
     terminal.touch("go")
     assert terminal.ended() == 0
-    assert [line[:17] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks succeeded"]
+    assert [line[:17] for line in terminal.lines() if "4 ranks" in line] == ["4 ranks started i", "4 ranks succeeded"]
 
 
 FAILS_ONCE = """
@@ -325,7 +326,7 @@ def test_a_rank_that_is_silent_is_named_while_another_draws_a_bar(launcher, play
     terminal.wait_for(r"rank 2 has been silent for \d+ s; to show its stack:")
     terminal.wait_for(r"  tlaunch stacks 2\S+ --rank 2")
     terminal.wait_for(r"\d+% drawn")
-    assert not [line for line in terminal.lines() if "4 ranks" in line]
+    assert not [line for line in terminal.lines() if "4 ranks for" in line]
     terminal.touch("go")
     assert terminal.ended() == 0
 
@@ -354,7 +355,7 @@ def test_a_progress_bar_is_seen_while_it_grows(launcher, play, wait_until, colum
     first = terminal.wait_for(bar)
     wait_until(lambda: terminal.wait_for(bar) != first, "another state")
     assert len([line for line in terminal.lines() if "%" in line]) == 1
-    assert not [line for line in terminal.lines() if "4 ranks" in line]
+    assert not [line for line in terminal.lines() if "4 ranks for" in line]
     if command.startswith("logs"):
         wait_until(lambda: all(launcher.said_by(n, terminal.lines())[:1] == ["first"] for n in range(4)), "all lines")
         assert [any("%" in row for row in terminal.rows()) for _ in range(20)].count(False) <= 1
@@ -452,7 +453,7 @@ def test_ctrl_c_ends_a_run(launcher, play):
     assert not launcher.processes()
     words = [line for line in terminal.lines() if line and "line" not in line]
     told = words[words.index("SIGINT: stopping all ranks within 15 s; press Ctrl-C again to kill them at once") :]
-    assert re.fullmatch(r"stopped after .* s: 4 by SIGTERM \(signal 15\); logs in", told[1])
+    assert re.fullmatch(r"stopped after .* s: 4 ranks ended by SIGTERM \(signal 15\); logs in", told[1])
     assert re.fullmatch(r" +runs/\S+", told[2])  # in a row of its own, so that it is whole
     assert told[3].startswith("next: ")
     assert told[-2:] == ["code=130", ">"]

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.cli.text import summary
-from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
+from launcher.cli.text.style import Screen
+from launcher.cli.text.verdict_text import about_not_exiting, describe_status, headline, rank_list, render
 from launcher.core.codec import decode
 from launcher.core.events import (
     AgentEnded,
@@ -16,6 +17,7 @@ from launcher.core.events import (
     Cause,
     Judged,
     NotBegun,
+    NotExiting,
     NotRestarting,
     RankEnded,
     RankStarted,
@@ -84,6 +86,48 @@ def test_verdicts(snapshot):
     } == snapshot
     for verdict in pairs.values():
         assert decode(Verdict, json.loads(json.dumps(asdict(verdict)))) == verdict
+
+
+def test_a_terminal_shows_little_of_consequences_and_stacks():
+    """The lines of `why` and of a pipe are whole."""
+    gloo = (
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:1234"
+    )
+    follower = Failure(0, Role.CONSEQUENCE, gloo, "it lost a peer 3 ms later", 2, "train.py:9 in <module>", 1)
+    stacks = (
+        StackGroup((3,), "at a.py:1 in f", tuple(f"a.py:{line} in f" for line in range(8))),
+        StackGroup((0,), "", ()),
+    )
+    verdict = Verdict(3, Confidence.CERTAIN, "", (CAUSE, follower), stacks)
+
+    def rows(screen, **options):
+        lines = "\n".join(render(verdict, traceback=False, screen=screen, **options))
+        return lines, lines[lines.index("consequences:") :].count("\n") + 1
+
+    brief, brief_rows = rows(Screen(columns=80), brief=True)
+    whole, whole_rows = rows(Screen(columns=80))
+    assert brief_rows <= whole_rows - 6
+    assert "Connection closed" in brief
+    assert "it lost a peer" in brief
+    assert rows(Screen(), brief=True) == rows(Screen())
+    assert "pair.cc:553" in whole
+
+
+@pytest.mark.parametrize(("columns", "rows", "lines", "repeats"), [
+    (80, 24, 21, False), (80, 24, 22, True), (40, 24, 11, True), (80, None, 99, False), (None, None, 99, False),
+])  # fmt: skip
+def test_a_headline_that_scrolls_off_the_terminal_is_repeated(columns, rows, lines, repeats):
+    progress = SimpleNamespace(ended=True, current=SimpleNamespace(verdict=VERDICT))
+    screen = Screen(columns=columns, rows=rows)
+    told = list(summary.repeated_headline(progress, ["  | " + "x" * 60] * lines, screen))
+    assert [headline(VERDICT) in " ".join(line.split()) for line in told if line] == [True] * repeats
+
+
+def test_ranks_that_fail_alike_and_do_not_exit_share_a_line():
+    events = [NotExiting(rank, f"ValueError: bad batch {rank}", 15.0) for rank in range(3)]
+    alone, shared = about_not_exiting([*events, NotExiting(3, "KeyError: 'x'", 15.0)])
+    assert alone.startswith("rank 3 failed but does not exit: KeyError: 'x'; ")
+    assert shared.startswith("ranks 0-2 failed but do not exit: ValueError: bad batch 0; ")
 
 
 def test_who_misses_the_rank_table_is_told_how_to_get_one():

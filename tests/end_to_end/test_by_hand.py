@@ -178,7 +178,7 @@ def test_a_killed_first_launcher_ends_the_run_everywhere(servers):
     servers.wait_ready()
     first.kill()
     assert servers.end(second) == [1]
-    lost = "error: lost the coordinating launcher on server 127.0.0.1; ranks on this server: 2 by SIGTERM"
+    lost = "error: lost the coordinating launcher on server 127.0.0.1; 2 ranks on this server ended by SIGTERM"
     assert lost in servers.said(second)
     servers.wait_until(lambda: not servers.ranks(), "the end of all ranks")
     servers.wait_until((servers.latest / "report.json").is_file, "the report")

@@ -118,7 +118,7 @@ def test_another_server_names_no_file_that_is_not_there(servers):
     *_, (first, second) = run_by_hand(servers, 1, failing=0)
     assert "log of rank 0: " in first
     elsewhere = "log of rank 0: on server 127.0.0.1, with the logs of all ranks"
-    assert f"{elsewhere}\nranks on this server: 2 by SIGTERM" in second
+    assert f"{elsewhere}\n2 ranks on this server ended by SIGTERM" in second
     assert "  server 127.0.0.1, device 0\n" in second or "  server 127.0.0.1, device 0, exit code 1\n" in second
     assert elsewhere in told("why", run_dir(servers, 2).root)
 

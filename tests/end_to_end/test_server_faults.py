@@ -101,7 +101,7 @@ def test_a_server_whose_network_is_cut_is_named_and_no_rank_that_is_only_busy(ru
     run.wait_nothing_left("h2")  # the engine's own process there cannot know before
     assert code == 1, err
     assert f"{LOST}: nothing was heard from it for 8 s" in err
-    assert "2 lost with their server" in err
+    assert "by the loss of the server" in err
     assert "does not take part" not in err
 
 

@@ -14,6 +14,7 @@ from launcher.logs.tracebacks import (
     FIRST_BYTES,
     NEAR_BYTES,
     TRACEBACK_CHARS,
+    cause_first,
     find_traceback,
     first_tracebacks,
     frames_in,
@@ -346,6 +347,18 @@ A, B = ((0,), "ValueError", "a"), ((0,), "ValueError", "b")
 ])  # fmt: skip
 def test_the_first_traceback_of_each_rank(texts, expected):
     assert raised(*texts) == expected
+
+
+@pytest.mark.parametrize(("texts", "cause", "kinds"), [
+    (["", traceback("harmless", kind="ImportError")], (1, traceback("a")), [((1,), "ValueError"), ((1,), "ImportError")]),
+    ([traceback("x", kind="KeyError"), traceback("a"), traceback("a")], (2, traceback("a")),
+     [((1, 2), "ValueError"), ((0,), "KeyError")]),
+    ([traceback("a")], None, [((0,), "ValueError")]),
+    ([traceback("a")], (0, "no traceback"), [((0,), "ValueError")]),
+])  # fmt: skip
+def test_the_cause_of_a_failure_comes_first(texts, cause, kinds):
+    errors = first_tracebacks({rank: lines_of(text, rank) for rank, text in enumerate(texts)})
+    assert [(each.ranks, each.traceback.type) for each in cause_first(errors, cause)] == kinds
 
 
 @pytest.mark.parametrize("before_cut", range(0, 200, 7))

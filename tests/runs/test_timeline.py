@@ -289,6 +289,14 @@ def test_a_failure_is_marked_where_it_happened():
     assert len(mark.text) == MAX_TEXT_CHARS
 
 
+def test_a_failure_of_a_rank_that_does_not_exit_is_marked_once(tmp_path):
+    """In each attempt. Another rank that does not exit has its own mark."""
+    told = [*begun(3), *((time_ns, events.NotExiting(rank, "no", 15.0)) for rank, time_ns in ((1, 20), (2, 21)))]
+    told += [(30, blame(1, failure(1, time_ns=19))), (40, AttemptStarted(1, 1)), (50, events.NotExiting(1, "no", 15.0))]
+    marks = [mark for mark in timeline(make(tmp_path, *told), ()).marks if mark.kind == "failure"]
+    assert [(mark.time_ns, mark.global_rank) for mark in marks] == [(19, 1), (21, 2), (50, 1)]
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 999, 1000, 1001, 1999, 2000, 2001, 5000, 123_457])
 def test_of_many_marks_some_stand_for_all(count):
     """The first, the last and evenly spread ones between; together they count as many as there were."""

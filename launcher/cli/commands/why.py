@@ -17,7 +17,6 @@ from launcher.cli.text.run_text import (
     as_json,
     culprit,
     describe_run,
-    described,
     not_exiting,
     self_reported_verdict,
     shown_name,
@@ -26,14 +25,14 @@ from launcher.cli.text.saved_text import how_to_resume
 from launcher.cli.text.stdout import as_argument, as_people_call_it, write_out
 from launcher.cli.text.style import PLAIN, Screen, screen_of
 from launcher.cli.text.summary import LAST_LINES, culprit_log_tail, quoted, remote_log, shows_traceback, start_failure
-from launcher.cli.text.verdict_text import describe_status, headline, rank_list, render
+from launcher.cli.text.verdict_text import about_not_exiting, describe_status, headline, rank_list, render
 from launcher.core.codec import json_text
 from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause
 from launcher.core.run_report import Attempt
 from launcher.core.verdict import Verdict
 from launcher.logs.log_file import last_lines
-from launcher.logs.terminal import one_line, printable
+from launcher.logs.terminal import printable
 from launcher.runs.progress import State
 from launcher.runs.record import RankPlace, read_fields, read_recorded
 from launcher.runs.status import RunState, look
@@ -77,8 +76,8 @@ def to_lines(state: RunState, screen: Screen = PLAIN) -> Iterator[str]:
     stuck = not_exiting(state)
     nothing = "; nothing failed" if not failed and not stuck and state.state.going_on else ""
     yield f"{shown_name(state)}: {'still ' if nothing else ''}{screen.description(describe_run(state))}{nothing}"
-    for one in stuck:
-        yield from ("", f"{one_line(described(one))}; tlaunch ends the run if it is alive {one.grace_s:g} s later")
+    for line in about_not_exiting(stuck):
+        yield from ("", line)
     for attempt in failed:
         yield ""
         if len(state.attempts) > 1:

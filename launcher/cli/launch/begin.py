@@ -91,7 +91,7 @@ def attendance(
         screen = screen_of(sys.stderr)
         offers = server_index is None and screen.columns is not None and not quiet
         return chain(
-            summary.render(console.progress, spec, console.shown_dir, server_index, screen),
+            summary.on_screen(console.progress, spec, console.shown_dir, server_index, screen),
             summary.next_commands(console.progress, spec, screen) if offers else (),
         )
 

@@ -237,7 +237,7 @@ RUN_GROUPS = {
             "--progress-regex", metavar="REGEX",
             help="Read progress from output lines that match REGEX. Named groups: step, last_step, epoch, loss and tokens_per_s.",
         ),
-        click.option("-q", "--quiet", is_flag=True, help="Print only errors and the result of the run."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors and, if the run fails, why it failed."),
         click.option("-v", "--verbose", is_flag=True, help="Also explain the choices that tlaunch makes."),
         click.option("-d", "--detach", is_flag=True, help="Run in the background and print the run's name."),
         click.option("--dry-run/--no-dry-run", help="Print each rank's command and environment, but do not start the ranks."),

@@ -120,14 +120,14 @@ def padded(text: str, columns: int, *, right: bool = False) -> str:
 def duration(seconds: float | None) -> str:
     """Format a duration with at most two units, or return "-" for None.
 
-    >>> [duration(s) for s in (0.25, 75, 7300, 200000)]
-    ['0.2 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
+    >>> [duration(s) for s in (0.25, 42.88, 75, 7300, 200000)]
+    ['0.2 s', '43 s', '1 min 15 s', '2 h 1 min', '2 d 7 h']
     """
     if seconds is None:
         return "-"
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
-    whole = int(seconds)
+    whole = round(seconds)
     for (unit_s, unit), (part_s, part) in pairwise(DURATIONS):
         if whole >= unit_s:
             rest = whole % unit_s // part_s

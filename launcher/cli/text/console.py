@@ -71,6 +71,7 @@ class Console:
         self._interrupted = False
         self._at_once = False  # all ranks are killed without a grace period
         self._asked_elsewhere = ""  # the unreported source of a stop request
+        self._not_exiting: list[NotExiting] = []  # unreported
 
     # --- launcher.cluster.launcher_loop.Observer ---
 
@@ -81,7 +82,7 @@ class Console:
             case RankEnded(global_rank=rank):
                 self._feed.rank_ended(rank)
             case RankStarted() if self._shows_foot:
-                self._foot.report_start()  # ranks may end before the next tick
+                self._report_all(self._foot.start_report())  # ranks may end before the next tick
             case Stopping() as stopping:
                 self._say_stopping(stopping)
             case Leftovers(count=count):
@@ -92,12 +93,11 @@ class Console:
             case Trouble(message=message):
                 self._report(shortened(f"warning: {message}"))
             case Slow() | Hung() | NotExiting() as observed:
-                self._report(_about_ranks(observed))
+                self._about_ranks(observed)
             case Awaiting(server_ids=server_ids, limit_s=limit_s) if server_ids:
                 self._report(awaited(server_list(server_ids), limit_s))
             case AttemptStarted() | DevicesChanged() | Joined() as event:
-                for line in membership_lines(event, self._spec):
-                    self._report(line)
+                self._report_all(membership_lines(event, self._spec))
                 self._show_own_ranks(event)
 
     def interrupted(self, number: int, *, at_once: bool) -> None:
@@ -113,11 +113,12 @@ class Console:
         if self._asked_elsewhere and not self._interrupted and not self._at_once:
             self._say_ending(self._asked_elsewhere)
         self._asked_elsewhere = ""
+        self._report_all(verdict_text.about_not_exiting(self._not_exiting))
+        self._not_exiting.clear()
         more = self._show_lines(time.monotonic() + AT_ONCE_S)
         if self._shows_foot:
             self._foot.show(self._feed.partial() if self._foot.wants_lines else {}, killed=self._at_once)
-            for line in self._foot.hint():
-                self._report(line)
+            self._report_all(self._foot.hint())
         return more
 
     # --- implementation ---
@@ -171,6 +172,21 @@ class Console:
     def _report(self, news: str) -> None:
         if not self._quiet:
             self.say(news)
+
+    def _report_all(self, news: Iterable[str]) -> None:
+        for line in news:
+            self._report(line)
+
+    def _about_ranks(self, observed: Slow | Hung | NotExiting) -> None:
+        match observed:
+            case Slow(global_rank=rank, busy_s=busy_s, median_s=median_s, steps=steps):
+                work = f"{busy_s:.3g} s of work per step over the last {steps} steps"
+                self._report(f"warning: rank {rank} is slow: {work} (median of all ranks: {median_s:.3g} s)")
+            case Hung(global_ranks=ranks, seconds=seconds):
+                ranks_shown = verdict_text.rank_list(ranks)
+                self._report(f"{ranks_shown}: no progress for {seconds:.0f} s; collecting stacks")
+            case NotExiting():
+                self._not_exiting.append(observed)  # the next tick reports ranks that failed in the same way together
 
     def say(self, line: str) -> None:
         owed = self._foot.erase()
@@ -238,15 +254,3 @@ class Console:
         self._stdout.forget()
         if not isinstance(error, BrokenPipeError):
             self.say(f"warning: stopped writing to stdout: {error.strerror}; see the logs in {self.shown_dir}")
-
-
-def _about_ranks(observed: Slow | Hung | NotExiting) -> str:
-    match observed:
-        case Slow(global_rank=rank, busy_s=busy_s, median_s=median_s, steps=steps):
-            work = f"{busy_s:.3g} s of work per step over the last {steps} steps"
-            return f"warning: rank {rank} is slow: {work} (median of all ranks: {median_s:.3g} s)"
-        case Hung(global_ranks=ranks, seconds=seconds):
-            return f"{verdict_text.rank_list(ranks)}: no progress for {seconds:.0f} s; collecting stacks"
-        case NotExiting(global_rank=rank, what=what, grace_s=grace_s):
-            end = f"tlaunch ends the run in {grace_s:g} s if this rank is still alive"
-            return f"rank {rank} failed but does not exit: {one_line(what)}; {end}"

@@ -30,9 +30,9 @@ ALL_SILENT_FROM_S = 10.0
 LAGS_STEPS, LAGS_S = 2, 1.0  # smaller differences may come from reading ranks one after the other
 PRINTS_SELDOM = 4  # a rank that prints this many times less often than others is not compared
 GIVEN_UP = "--progress-regex takes too long"
-HEAD = {"count": "", "elapsed": "for", "where": "in"}  # "4 ranks for 12 s in runs/a"
+HEAD = {"count": "", "elapsed": "for"}  # "4 ranks for 12 s"
 # A narrow terminal shows the first of these that fit.
-BY_IMPORTANCE = ("step", "refused", "silence", "silent", "lag", "elapsed", "loss", "left", "count", "speed", "where")
+BY_IMPORTANCE = ("step", "refused", "silence", "silent", "lag", "elapsed", "loss", "left", "count", "speed")
 
 
 class ProgressText:

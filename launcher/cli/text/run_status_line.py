@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -47,6 +47,11 @@ BAR = re.compile(r"\|(?=[ ]*[#=>\u2581-\u258f]|[ ]{8})[ #=>.\u2581-\u258f-]{3,}\
 DOTS = " ..."
 PACKAGES_SHOWN = 3  # names of preloaded packages
 ENDING_SHOWN_AFTER_S = 1.0  # most processes end within this time
+
+
+def is_own_module(name: str) -> bool:
+    """Return True for modules of tlaunch, which are preloaded for the bundled trainer."""
+    return name.partition(".")[0] in {"_package", "launcher"}
 
 
 class PartialLines:
@@ -151,7 +156,7 @@ class RunStatusLine:
                 waits = f"waiting for {len(missing)} of {counted(self._server_count, 'server')}"
                 self._do(waits if missing else "starting", event.seconds if missing else 0.0)
             case Preloading(modules=modules):
-                packages = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
+                packages = tuple(dict.fromkeys(name.partition(".")[0] for name in modules if not is_own_module(name)))
                 self._do(f"importing {some_of(packages, PACKAGES_SHOWN)}")
             case Preloaded():
                 self._do("starting ranks")
@@ -201,9 +206,13 @@ class RunStatusLine:
                 print(text, file=sys.stderr, flush=True)
             self._printed, self._print_after_s = text, time.monotonic() + PRINTED_EVERY_S
 
-    def report_start(self) -> None:
-        """Report that all ranks have started, unless the status line already shows it on a terminal."""
-        if not self._status.on_terminal and len(self._progress.current.starts) == self._progress.rank_count:
+    def start_report(self) -> Iterator[str]:
+        """If all ranks have started, yield a line about it for a terminal. Elsewhere, print it as the run's state."""
+        if len(self._progress.current.starts) < self._progress.rank_count:
+            return
+        if self._status.on_terminal:
+            yield self._started_text()
+        else:
             self._print(self._started_text())
 
     def hint(self) -> tuple[str, ...]:
@@ -261,9 +270,7 @@ class RunStatusLine:
     def _live_text(self, ranks: str) -> str:
         attempt = self._progress.current
         parts = {} if self._measured is None else self._measured.parts()
-        if not parts.keys() - {"silence"} and not attempt.number:
-            parts["where"] = str(self._shown_dir)
-        elif attempt.slow and "lag" not in parts:
+        if attempt.slow and "lag" not in parts:
             parts["lag"] = f"{verdict_text.rank_list(attempt.slow)} slow"
         who = f"attempt {attempt.number}, {ranks}" if attempt.number else ranks
         return fitting(who, duration_in_seconds(time.monotonic() - self._began_s), parts, self._status.width)

@@ -49,6 +49,7 @@ _STATES: Mapping[str, Look] = {
 class Screen:
     coloured: bool = False
     columns: int | None = None
+    rows: int | None = None
 
     def paint(self, text: str, look: Look) -> str:
         return click.style(text, **look) if self.coloured and text and look else text
@@ -85,6 +86,13 @@ class Screen:
                 lines[-1] += piece
         return "\n".join(lines)
 
+    def rows_of(self, text: str) -> int:
+        """Return the number of rows that a message takes on the terminal, or its lines if the width is unknown."""
+        lines = self.prose(text).split("\n")
+        if self.columns is None:
+            return len(lines)
+        return sum(max(1, -(-columns_of(click.unstyle(line)) // self.columns)) for line in lines)
+
     def state(self, text: str) -> str:
         look = WARNING if text.endswith((", slow", ", silent")) else _STATES.get(text, Look())
         return self.paint(text, ERROR if _ENDED_BADLY.match(text) else look)
@@ -111,10 +119,11 @@ def screen_of(stream: TextIO, wanted: bool | None = None) -> Screen:
     if wanted is None:
         is_forced = os.environ.get("FORCE_COLOR", "") not in {"", "0"}
         wanted = not os.environ.get("NO_COLOR") and (is_forced or takes_escapes(stream))
-    columns = None
+    columns = rows = None
     with suppress(OSError, ValueError):
-        if stream.isatty():  # the width of this stream, not of stdout
+        if stream.isatty():  # the size of this stream, not of stdout
             said = os.environ.get("COLUMNS", "")
-            columns = int(said) if said.isdecimal() else 0
-            columns = columns or os.get_terminal_size(stream.fileno()).columns or None
-    return Screen(wanted, columns)
+            columns = int(said) if said.isdecimal() else None
+            size = os.get_terminal_size(stream.fileno())
+            columns, rows = columns or size.columns or None, size.lines or None
+    return Screen(wanted, columns, rows)

@@ -8,7 +8,7 @@ import re
 import resource
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from launcher.logs.terminal import one_line, printable
 from launcher.runs.progress import Progress
 
 LAST_LINES = 10
+PROMPT_ROWS = 3  # below the summary: the next commands and the shell's prompt
 # Frames of tlaunch in a crash dump: '  File ".../launcher/preload/run_main.py", line 54 in main'.
 _BELOW_PROGRAM = re.compile(r'  File ".*/launcher/preload/\w+\.py", line \d+ in \S+')
 
@@ -56,13 +57,14 @@ def render(
         by = "" if stopping is None or stopping.server is None else f" by {one_line(stopping.asked_by or '')}"
         is_timed_out = ending.cause is Cause.TIMED_OUT
         limit = f"{time_limit(spec.supervision.time_limit_s)} reached; " if is_timed_out else ""
-        yield f"{limit}stopped{by} after {progress.seconds:.2f} s: {_how_ended(progress)}; logs in {shown_dir}"
+        ended = _how_ended(progress, "rank")
+        yield f"{limit}stopped{by} after {progress.seconds:.2f} s: {ended}; logs in {shown_dir}"
         yield from _going_on(spec, progress)
     elif ending.cause is Cause.AGENT_LOST:
         yield from _agent_lost(progress, RunDir(spec.run_dir, server_index))
     elif ending.cause in {Cause.COORDINATOR_LOST, Cause.HEAD_LOST}:  # on the launchers of other servers
-        first, ended = printable(spec.ranks[0].server_id), _how_ended(progress)
-        yield f"error: lost the coordinating launcher on server {first}; ranks on this server: {ended}; logs in {shown_dir}"
+        first, ended = printable(spec.ranks[0].server_id), _how_ended(progress, "rank", " on this server")
+        yield f"error: lost the coordinating launcher on server {first}; {ended}; logs in {shown_dir}"
     else:
         yield f"{counted(progress.rank_count, 'rank')} succeeded after {progress.seconds:.2f} s; logs in {shown_dir}"
     if ending.leftovers:
@@ -70,6 +72,24 @@ def render(
     if progress.unkillable is not None:
         pids = ", ".join(str(pid) for pid in progress.unkillable) or "with changing ids"
         yield f"warning: SIGKILL did not end these processes, which are blocked in the kernel: {pids}"
+
+
+def on_screen(
+    progress: Progress, spec: RunSpec, shown_dir: Path, server_index: int | None, screen: Screen
+) -> Iterator[str]:
+    """Yield the lines of `render`, and the headline again if it would scroll away."""
+    lines = [*render(progress, spec, shown_dir, server_index, screen)]
+    yield from lines
+    yield from repeated_headline(progress, lines, screen)
+
+
+def repeated_headline(progress: Progress, lines: Sequence[str], screen: Screen) -> Iterator[str]:
+    """If the verdict in `lines` does not fit on the terminal, yield its headline again, because it scrolls away."""
+    verdict = progress.current.verdict
+    if verdict is None or not progress.ended or screen.columns is None or screen.rows is None:
+        return
+    if sum(screen.rows_of(line) for line in lines) > screen.rows - PROMPT_ROWS:
+        yield from ("", screen.wrapped(f"error: {verdict_text.headline(verdict)}"))
 
 
 def next_commands(progress: Progress, spec: RunSpec, screen: Screen) -> Iterator[str]:
@@ -175,7 +195,7 @@ def _failure(
         yield ""  # separates the error from rank 0's lines above
     yield from verdict_text.render(
         verdict, lambda rank: _place(rank, progress, spec, is_here=is_here(rank)), screen=screen, lead="error: ",
-        stdin=spec.stdin, offers_stdin=spec.offers_stdin,
+        stdin=spec.stdin, offers_stdin=spec.offers_stdin, brief=True,
     )  # fmt: skip
     culprit = verdict.culprit
     culprit_here = server_index is None if culprit is None else is_here(culprit)
@@ -185,10 +205,9 @@ def _failure(
     if verdict.scheduler is not None:
         yield f"log of the scheduler: {RunDir(shown_dir).scheduler_log}"
     if progress.rank_count > 1 or not culprit_here:
-        who = "the ranks" if culprit is None else "the others"
-        if server_index is not None:
-            who = "the others on this server" if culprit_here else "ranks on this server"
-        yield f"{who}: {_how_ended(progress, without=culprit)}"
+        one = "other rank" if culprit is not None and culprit_here else "rank"
+        on_server = "" if server_index is None else " on this server"
+        yield _how_ended(progress, one, on_server, without=culprit)
     yield from _restarts(progress)
     if is_full(spec.run_dir):
         yield f"the file system of {shown_dir} is full"
@@ -250,8 +269,11 @@ def _log_of(
     yield from quoted(lines)
 
 
-def _how_ended(progress: Progress, *, without: int | None = None) -> str:
-    """Describe how the ranks ended, with counts: "2 with exit code 0, 1 by SIGTERM (signal 15)"."""
+def _how_ended(progress: Progress, one: str, where: str = "", *, without: int | None = None) -> str:
+    """Describe how ranks ended, with counts: "2 other ranks ended with exit code 0, 1 by SIGTERM (signal 15)".
+
+    `one` is what a rank is called, and `where` follows it.
+    """
     attempt, grace = progress.current, ""
     stopping, passed_s = attempt.ending.stopping, attempt.ending.grace_passed_s
     if passed_s is not None and stopping is not None:  # both by a wall clock
@@ -265,9 +287,14 @@ def _how_ended(progress: Progress, *, without: int | None = None) -> str:
     for rank, ended in attempt.exits.items():
         if rank != without:
             by = "by" if ended.status < 0 else "with"
-            way = "not started" if ended.reason is not None else f"{by} {describe_exit(ended)}"
+            way = "could not be started" if ended.reason is not None else f"{by} {describe_exit(ended)}"
             counts[f"{way}{grace}" if way.startswith("by SIGKILL") else way] += 1
     unknown = len(attempt.starts.keys() - attempt.exits.keys())
-    counts["lost with their server"] += unknown
+    counts["by the loss of the server"] += unknown
     counts["never started"] += progress.rank_count - len(attempt.exits) - unknown
-    return ", ".join(f"{count} {way}" for way, count in counts.most_common() if count > 0) or "none was started"
+    found = [(way, count) for way, count in counts.most_common() if count > 0]
+    if not found:
+        return f"no {one}{where} was started"
+    (way, first), *others = found
+    verb = "ended " if way.startswith(("by ", "with ")) else ""
+    return ", ".join([f"{counted(first, one)}{where} {verb}{way}", *(f"{count} {way}" for way, count in others)])

@@ -18,7 +18,10 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
+from launcher.cli.text.columns import columns_of, cut_off
+from launcher.cli.text.rank_rows import grouped
 from launcher.cli.text.style import FAINT, PLAIN, STRONG, Screen
+from launcher.core.events import NotExiting
 from launcher.core.text import counted, listed, ranges
 from launcher.core.verdict import Failure, Role, Verdict
 from launcher.logs.terminal import one_line, printable, shortened
@@ -30,10 +33,12 @@ MAX_MESSAGE_LINES = 8  # more lines to show a complete message
 MAX_FRAME_LINES = 5  # of one frame, whose statement may have many lines
 _MARGIN = re.compile(r"^ {2,}\| (?= )")  # of frames in an exception group
 _BELOW_A_FRAME = "    "  # indentation of a frame's code and its markers
-FRAMES = 8  # innermost frames of a group of ranks
+FRAMES, FEW_FRAMES = 8, 3  # innermost frames of a group of ranks
 SIGNALLED = 128  # a shell's exit code is 128 + the signal
 _COPIED = "hint: "  # hints are not wrapped, so that commands can be copied
 MAX_WAYS = 8  # kinds of failures that are listed
+MIN_COLUMNS = 40  # of a shortened error
+_SOURCE_FILE = re.compile(r"\[/\S+:\d+\](?= )")  # of gloo and torch: "[/pytorch/third_party/gloo/.../pair.cc:553]"
 # Beginning of an exception: the hint.
 _NO_INPUT = "add `--stdin RANK` to connect one rank to your terminal; standard input of the other ranks is /dev/null"
 _NO_STDIN = "to connect one rank to your terminal, use `tlaunch run --stdin RANK` on one server and in the foreground"
@@ -56,21 +61,21 @@ NUMBER = re.compile(r"\d+(\.\d+)?")
 
 def render(
     verdict: Verdict, place: Callable[[int], str] | None = None, *, traceback: bool = True, screen: Screen = PLAIN, lead: str = "",
-    stdin: int | None = None, offers_stdin: bool = True,
+    stdin: int | None = None, offers_stdin: bool = True, brief: bool = False,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the lines of a verdict. The first line is `lead` followed by the headline.
 
     `place` describes a global rank: "server 127.0.0.1, device 3, process 4711". `stdin` is the rank of --stdin, and
-    `offers_stdin` means that the same command could use it.
+    `offers_stdin` means that the same command could use it. `brief` shortens consequences and stacks on a terminal.
     """
     first = screen.wrapped(f"{lead}{headline(verdict)}")
     yield f"{first[: len(lead)]}{screen.paint(first[len(lead) :], STRONG)}"
     for line in map(shortened, _details(verdict, place, traceback=traceback, stdin=stdin, offers_stdin=offers_stdin)):
         yield line if line.startswith(_COPIED) else screen.wrapped(line)
     followed = [failure for failure in verdict.failures if failure.role is Role.CONSEQUENCE]
-    for line in map(shortened, _listed("consequences:", followed)):
+    for line in map(shortened, _listed("consequences:", followed, screen.columns if brief else None)):
         yield screen.paint(screen.wrapped(line), FAINT)
-    yield from map(screen.wrapped, map(shortened, _stacks(verdict)))
+    yield from map(screen.wrapped, map(shortened, _stacks(verdict, FEW_FRAMES if brief and screen.columns else FRAMES)))
 
 
 def _details(
@@ -90,13 +95,13 @@ def _details(
     return lines
 
 
-def _stacks(verdict: Verdict) -> Iterator[str]:
+def _stacks(verdict: Verdict, frames: int) -> Iterator[str]:
     if verdict.stacks:
         yield "stacks, before the ranks were stopped:"
     for number, group in enumerate(verdict.stacks):
         yield printable(f"  {rank_list(group.global_ranks)}: {one_line(group.doing)}")
         if number < len(verdict.stacks) - 1 or len(verdict.stacks) == 1:  # the largest group only waits for others
-            yield from (printable(f"      {frame}") for frame in group.frames[:FRAMES])
+            yield from (printable(f"      {frame}") for frame in group.frames[:frames])
 
 
 def headline(verdict: Verdict) -> str:
@@ -148,16 +153,30 @@ def describe_status(status: int) -> str:
         with suppress(ValueError):
             return f"exit code {status} ({SIGNALLED} + {signal.Signals(status - SIGNALLED).name})"
         return f"exit code {status}"
-    try:
-        return f"{signal.Signals(-status).name} (signal {-status})"
-    except ValueError:
-        return f"signal {-status}"
+    name = signal_name(-status)
+    return name if name.startswith("signal ") else f"{name} (signal {-status})"
+
+
+def signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def rank_list(global_ranks: Iterable[int]) -> str:
     """Format ranks: "rank 3", "ranks 0-2,7"."""
     ordered = sorted(global_ranks)
     return f"rank{'' if len(ordered) == 1 else 's'} {ranges(ordered)}"
+
+
+def about_not_exiting(failed: Iterable[NotExiting]) -> Iterator[str]:
+    """Yield a line for each kind of failure of ranks that do not exit."""
+    for group in grouped(failed, lambda one: NUMBER.sub("#", one.what)):
+        one = len(group) == 1
+        ranks = rank_list(each.global_rank for each in group)
+        still = f"if {'it is' if one else 'one of them is'} still alive {group[0].grace_s:g} s after its failure"
+        what = one_line(group[0].what)
+        yield f"{ranks} failed but {'does' if one else 'do'} not exit: {what}; tlaunch ends the run {still}"
 
 
 def _what(failure: Failure) -> str:
@@ -177,10 +196,10 @@ def _about(failure: Failure, place: Callable[[int], str] | None, *, traceback: b
     if known := [detail for detail in details if detail]:
         yield f"  {printable(', '.join(known))}"
     if traceback and failure.traceback:
-        yield from (f"  | {printable(line)}" for line in _excerpt(failure.traceback.rstrip().split("\n")))
+        yield from (f"  | {printable(line)}" for line in excerpt(failure.traceback.rstrip().split("\n")))
 
 
-def _excerpt(lines: Sequence[str]) -> list[str]:
+def excerpt(lines: Sequence[str]) -> list[str]:
     """Return the last lines of a traceback and the innermost frame of the user's code.
 
     That frame may be far above, followed by many frames of libraries.
@@ -210,9 +229,10 @@ def _start_of_message(lines: Sequence[str], begin: int) -> int:
     return start if begin - start <= MAX_MESSAGE_LINES else begin
 
 
-def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
+def _listed(title: str, failures: Iterable[Failure], columns: int | None = None) -> Iterator[str]:
     """Yield a line for each kind of failure, with the ranks that failed in this way.
 
+    `columns` is the width of a terminal: errors are shortened so that each line takes about one row.
     Failures are of one kind if they happened at the same place and their texts differ only in numbers.
     """
     alike: dict[tuple[str, str | None], list[Failure]] = {}
@@ -221,8 +241,12 @@ def _listed(title: str, failures: Iterable[Failure]) -> Iterator[str]:
     if alike:
         yield title
     for group in list(alike.values())[:MAX_WAYS]:
-        first = "" if len({failure.reason for failure in group}) == 1 else "first rank: "
+        first = "" if len({failure.reason for failure in group}) == 1 else f"rank {group[0].global_rank}: "
         reason = f" ({first}{group[0].reason})" if group[0].reason else ""
-        yield printable(f"  {rank_list(failure.global_rank for failure in group)}: {_what(group[0])}{reason}")
+        ranks, what = rank_list(failure.global_rank for failure in group), _what(group[0])
+        if columns is not None:
+            room = columns - columns_of(f"  {ranks}: {reason}")
+            what = cut_off(_SOURCE_FILE.sub("[...]", what), max(MIN_COLUMNS, room))
+        yield printable(f"  {ranks}: {what}{reason}")
     if rest := [failure.global_rank for group in list(alike.values())[MAX_WAYS:] for failure in group]:
         yield f"  {rank_list(rest)}: other failures"

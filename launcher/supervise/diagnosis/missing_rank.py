@@ -47,6 +47,8 @@ def find_missing_rank(
         return None
     first = min(suspects, key=_progress)
     if len(suspects) > 1:
+        if find.any_may_be_missing and len({one.evidence.step for one in suspects}) == 1:
+            return None
         reason = f"{first.reason}; the same applies to {counted(len(suspects) - 1, 'other rank')}"
         first = replace(first, reason=reason, confidence=Confidence.UNSURE)
     if unheard := sum(not rank.heard for rank in evidence):
@@ -94,6 +96,11 @@ class _Rules:
         self._healthy = [rank for rank in evidence if rank.heard and rank.global_rank not in failed]
         self._waiting = len(summaries) + sum(_waits(rank) for rank in self._healthy)
 
+    @property
+    def any_may_be_missing(self) -> bool:
+        """True if no rank has failed or is known to wait, so that each living rank may be the missing one."""
+        return self._waiting == 0 and all(rank.alive for rank in self._healthy)
+
     def stopped(self) -> list[MissingRank]:
         """Return the ranks whose processes are stopped.
 
@@ -135,7 +142,8 @@ class _Rules:
         if not len(found) == 1 < len(self._healthy) or _waits(found[0]):
             return []
         alive = sum(rank.alive for rank in self._evidence if rank is not found[0])
-        others = f"{counted(alive, 'other rank')} do{'es' if alive == 1 else ''}" if alive else "all others have ended"
+        verb = "reports steps, writes output or uses" if alive == 1 else "report steps, write output or use"
+        others = f"{counted(alive, 'other rank')} {verb} the CPU" if alive else "all others have ended"
         reason = f"{_doing(found[0])}; only this rank makes no progress, while {others}"
         return [MissingRank(found[0], "makes no progress", reason, signature=hang_at(found[0]))]
 
@@ -153,7 +161,8 @@ class _Rules:
         """Return the living ranks that are known to be doing something other than waiting for other ranks.
 
         If there are several, ranks at a location where another rank timed out are excluded. They wait, too, in a C
-        library that leaves no Python frames.
+        library that leaves no Python frames. Of the rest, ranks inside a library that may wait are excluded if the
+        others are not.
         """
         found = [
             (rank, seen)
@@ -163,11 +172,14 @@ class _Rules:
             and (seen.state == "uninterruptible" or (seen.state == "running" and seen.place))
         ]
         gave_up_at = {one.where for one in self._summaries if one.symptom.kind is Kind.TIMEOUT}
-        busy = [(rank, seen) for rank, seen in found if seen.place not in gave_up_at] or found
-        waiting = self._waiting + len(found) - len(busy)
-        confidence = Confidence.CERTAIN if 0 < waiting == len(self._evidence) - 1 else Confidence.LIKELY
+        not_given_up = [(rank, seen) for rank, seen in found if seen.place not in gave_up_at] or found
+        busy = [(rank, seen) for rank, seen in not_given_up if not seen.may_wait] or not_given_up
+        waiting, is_known = self._waiting + len(found) - len(busy), len(busy) == len(not_given_up)
+        certain = is_known and 0 < waiting == len(self._evidence) - 1
+        confidence = Confidence.CERTAIN if certain else Confidence.LIKELY
+        meanwhile = _meanwhile(waiting, verb="waited" if is_known else "may have waited")
         return [
-            MissingRank(rank, "does not take part", f"{seen.doing}{_meanwhile(waiting)}", confidence, hang_at(rank))
+            MissingRank(rank, "does not take part", f"{seen.doing}{meanwhile}", confidence, hang_at(rank))
             for rank, seen in busy
         ]
 
@@ -212,9 +224,9 @@ class _Rules:
         ]
 
 
-def _meanwhile(waiting: int, *, at_least: bool = False) -> str:
+def _meanwhile(waiting: int, *, at_least: bool = False, verb: str = "waited") -> str:
     number = f"{'at least ' if at_least else ''}{counted(waiting, 'other rank')}"
-    return f", while {number} waited for it" if waiting else ""
+    return f", while {number} {verb} for it" if waiting else ""
 
 
 def _waits(rank: RankEvidence) -> bool:

@@ -120,7 +120,7 @@ def group(stacks: Mapping[int, RankStack], steps: Mapping[int, int | None]) -> t
         if stack.in_collective and step is not None:
             what, comma, caller = doing.partition(", ")
             doing = f"{what} at step {step}{comma}{caller}"
-        members.setdefault((doing, stack.in_collective), []).append(global_rank)
+        members.setdefault((doing, stack.in_collective or stack.may_wait), []).append(global_rank)
     ordered = sorted(members.items(), key=lambda item: (len(item[1]), item[0][1], item[1][0]))
     return tuple(StackGroup(tuple(ranks), doing, stacks[ranks[0]].frames) for (doing, _), ranks in ordered)
 

@@ -21,15 +21,16 @@ The rules, in this order, with the confidence of each:
 |     location than all others                                   |                       |                            |
 | ... logs of joining ranks repeat that they cannot connect      | that rank, or the one | likely                     |
 |                                                                | they cannot reach     |                            |
-| ... one rank is alive and not in a collective                  | that rank             | certain; likely if others  |
-|                                                                |                       | are not known to wait      |
+| ... one rank is alive, and neither in a collective nor in a    | that rank             | certain; likely if others  |
+|     library that may wait, such as MindSpore's executor        |                       | are not known to wait      |
 | ... one rank had succeeded before (checked before a busy rank  | that rank             | likely                     |
 |     if connections were lost, which requires a dead peer)      |                       |                            |
 | ... a message names a rank, one has no Python stack while all  | that rank             | likely                     |
 |     others wait, or one has completed fewer steps              |                       |                            |
 | ... several ranks match one of these rules                     | the first of them     | unsure                     |
 | ... and no rule matches                                        | the first that failed | unsure                     |
-| no failure, a hang, and no rule matches                        | none                  | unsure                     |
+| no failure, a hang, and no rule matches, or a rule matches     | none                  | unsure                     |
+|     several ranks at the same step and no rank is known to wait |                       |                            |
 | no failure, a hang, and evidence of only one rank              | that rank             | likely; unsure if it waits |
 | no rank failed by itself, and some ranks have an unknown       | as above              | likely if it is stopped,   |
 |     state, so they may be missing, too                         |                       | else unsure                |
@@ -75,8 +76,12 @@ def judge(evidence: Sequence[RankEvidence], *, hung: Collection[int] = ()) -> Ve
         return _blame_missing_rank(missing, summaries)
     if summaries:
         return _blame_first(summaries)
-    reason = f"{len(hung)} of {counted(len(evidence), 'rank')} made no progress, and no rank differs from the others"
-    return Verdict(None, Confidence.UNSURE, reason if hung else "no rank has failed")
+    if not hung:
+        return Verdict(None, Confidence.UNSURE, "no rank has failed")
+    still = f"{len(hung)} of {counted(len(evidence), 'rank')} made no progress"
+    signature = min((place for rank in evidence if (place := hang_at(rank))), default=None)
+    reason = f"{still}, and the stacks do not show which rank the others wait for"
+    return Verdict(None, Confidence.UNSURE, reason, signature=signature)
 
 
 def summaries_of(evidence: Sequence[RankEvidence]) -> list[FailureSummary]:

@@ -49,6 +49,8 @@ _BUNDLED = re.compile(rf"(?!.*{_SHARED_MEMORY}).*/launcher/trainer/")  # the use
 _COMMUNICATION = re.compile(
     rf"/(?:torch/distributed|torch_npu/distributed|mindspore/communication|mpi4py|horovod|hccl)/|{_SHARED_MEMORY}"
 )
+# They may wait for other ranks without a frame of a communication library.
+_MAY_WAIT = re.compile(r"-packages/(?:mindspore|torch/autograd)/")
 # Names of such functions in communication libraries, wherever they are installed.
 _COLLECTIVE_NAME = re.compile(
     r"_?(?:i?all_?reduce|i?all_?gather|i?all_?to_?all|i?reduce_?scatter|broadcast|init_process_group|monitored_barrier"
@@ -108,6 +110,7 @@ class RankStack:
     in_collective: bool = False
     frames: tuple[str, ...] = ()  # of the main thread, innermost first: "project/train.py:40 in step"
     others: tuple[tuple[str, ...], ...] = ()  # the same for every other Python thread
+    may_wait: bool = False  # inside a library that may run a collective, such as torch's backward
 
 
 def parse_faulthandler(data: bytes) -> Dump | None:
@@ -166,7 +169,8 @@ def understood(dump: Dump, sources: Sources, cwd: str = "") -> RankStack:
         doing = f"at {place.shown(1)}: {shown}"
     else:
         doing = f"at {place.shown(1)}" if place is innermost else f"at {place.shown(1)}, inside {innermost.shown(1)}"
-    return RankStack("running", doing, place.shown(1), name is not None, _shown(dump.main), others)
+    may_wait = name is None and bool(_MAY_WAIT.search(innermost.file))
+    return RankStack("running", doing, place.shown(1), name is not None, _shown(dump.main), others, may_wait)
 
 
 def _frame(match: re.Match[str]) -> Frame:

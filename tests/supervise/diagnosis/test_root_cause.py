@@ -22,6 +22,7 @@ CLOSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]
 TIMED_OUT = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
 SLEEPING = RankStack("running", "at data.py:88 in load: time.sleep(30)", "data.py:88 in load")
 COMPUTING = RankStack("running", "at model.py:5 in forward", "model.py:5 in forward")
+IN_EXECUTOR = RankStack("running", "at train.py:26 in step", "train.py:26 in step", may_wait=True)
 WAITING = RankStack(
     "running", "in all_reduce, called at train.py:40 in step", "train.py:40 in step", in_collective=True
 )
@@ -263,9 +264,15 @@ CAUSES = [
     case("hang, alone and waiting", 0, UNSURE, living(0, WAITING), hung=ALL),
     case("hang, alone and unknown", 0, LIKELY, living(0), hung=ALL),
     case("hang, one elsewhere", 1, LIKELY, living(0, COMPUTING), living(1, SLEEPING), living(2, COMPUTING), hung=ALL),
-    case("hang, two at two places", 0, UNSURE, living(0, COMPUTING), living(1, SLEEPING), living(2, COMPUTING),
+    case("hang, two at two places", None, UNSURE, living(0, COMPUTING), living(1, SLEEPING), living(2, COMPUTING),
          living(3, SLEEPING),
          hung=ALL),
+    case("hang, two busy ranks", None, UNSURE, living(0, COMPUTING), living(1, SLEEPING), hung=ALL),
+    case("hang, two busy ranks, one behind", 1, UNSURE, living(0, COMPUTING, step=3), living(1, SLEEPING, step=2),
+         hung=ALL),
+    case("hang, one in a library that may wait", 1, LIKELY, living(0, IN_EXECUTOR), living(1, SLEEPING), hung=ALL),
+    case("hang, all in a library that may wait", None, UNSURE, living(0, IN_EXECUTOR),
+         living(1, replace(IN_EXECUTOR, doing="at train.py:9 in step", place="train.py:9 in step")), hung=ALL),
     case("one hangs, silent", 1, LIKELY, living(0), living(1, SILENT), living(2), hung={1}),
     case("one hangs, waiting", None, UNSURE, living(0, SILENT), living(1, WAITING), living(2, SILENT), hung={1}),
     case("one hangs, others ended", 1, LIKELY, ended(0, 0, 0), living(1, SILENT), hung={1}),

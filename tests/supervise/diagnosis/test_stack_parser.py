@@ -179,6 +179,17 @@ def test_the_place_is_the_users_own_code_or_the_collective_that_it_called(inner,
     assert stack.frames[-1] == "me/train.py:50 in <module>"
 
 
+@pytest.mark.parametrize(("inner", "may_wait"), [
+    ([(f"{SITE}/mindspore/graph/api.py", 2432, "_exec_pip"), (f"{SITE}/mindspore/nn/cell.py", 9, "__call__")], True),
+    ([(f"{SITE}/torch/autograd/graph.py", 9, "_engine_run_backward")], True),
+    ([("/home/me/loss.py", 3, "hook"), (f"{SITE}/torch/autograd/graph.py", 9, "_engine_run_backward")], False),
+    ([(C10D, 3252, "all_reduce")], False),
+    ([], False),
+])  # fmt: skip
+def test_libraries_that_may_wait_for_other_ranks(inner, may_wait):
+    assert stack_of(*inner, STEP).may_wait is may_wait
+
+
 CALLS = {
     "work.wait()": "wait", "comm.Allreduce(sendbuf, recvbuf)": "Allreduce", "MPI.COMM_WORLD.Barrier()": "Barrier",
     "data = comm.recv(source=0)": "recv", "dist.gather(x)": "gather",

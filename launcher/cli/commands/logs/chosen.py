@@ -14,6 +14,7 @@ from launcher.cli.text.columns import counted
 from launcher.cli.text.log_format import Format
 from launcher.cli.text.log_stream import truncated
 from launcher.cli.text.stdout import as_people_call_it, say
+from launcher.cli.text.verdict_text import culprit_failure
 from launcher.core.errors import UsageError
 from launcher.core.machine.proc import make_room
 from launcher.core.text import ranges
@@ -63,6 +64,16 @@ class ChosenLogs:
         if selector.cut_short:
             lines = counted(selector.cut_short, "long line")
             say(f"the search took too long: {lines} searched only in part")
+
+    def cause(self) -> tuple[int, str] | None:
+        """Return the rank that failed first and its traceback, if a verdict has it and the rank's log is chosen."""
+        number = self.options.attempt
+        attempts = [each for each in self.watch.look().attempts if number in {None, each.number}]
+        verdict = attempts[-1].verdict if attempts else None
+        failure = culprit_failure(verdict) if verdict else None
+        if failure is None or not failure.traceback or failure.global_rank not in self.logs.of_rank:
+            return None
+        return failure.global_rank, failure.traceback
 
     def say_notices(self) -> None:
         for notice in self.notices:

@@ -25,7 +25,7 @@ from launcher.core.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, UnreadableEr
 from launcher.logs.collapse import collapse
 from launcher.logs.levels import LEVELS
 from launcher.logs.log_merge import merge
-from launcher.logs.tracebacks import MARKS, first_tracebacks
+from launcher.logs.tracebacks import MARKS, cause_first, first_tracebacks
 from launcher.runs.progress import State
 from launcher.runs.status import RunState
 
@@ -93,7 +93,11 @@ cannot be written; 130 Ctrl-C.
     shell_complete=one_of(lambda: LEVELS),
     help="Show lines of this level or higher: DEBUG, INFO, WARNING, ERROR.",
 )
-@click.option("--errors", is_flag=True, help="Show each rank's first traceback. Identical tracebacks are shown once.")
+@click.option(
+    "--errors",
+    is_flag=True,
+    help="Show the traceback of the rank that failed first, and then each rank's first traceback. Identical tracebacks are shown once.",
+)
 @click.option("--merge", "merged", is_flag=True, help="Sort the lines of all ranks by time.")
 @click.option("--collapse", "collapsed", is_flag=True, help="Show a line only once if several ranks wrote it.")
 @click.option("--prefix", metavar="PREFIX", help="Prefix of each line.  [default: rank, if several ranks are shown]")
@@ -139,9 +143,8 @@ def _show_all(chosen: ChosenLogs) -> None:
     for log in logs.of_rank.values():
         log.before_read = writer.flush_late
     if options.errors:
-        writer.write_errors(
-            first_tracebacks({rank: log.with_partial_from(MARKS) for rank, log in logs.of_rank.items()})
-        )
+        errors = first_tracebacks({rank: log.with_partial_from(MARKS) for rank, log in logs.of_rank.items()})
+        writer.write_errors(cause_first(errors, chosen.cause()))
     elif options.plain:
         for global_rank, log in logs.of_rank.items():
             writer.write_blocks(global_rank, log.blocks())

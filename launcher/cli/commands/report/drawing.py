@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import compress
 from math import isnan, nan
-from typing import Any
+from typing import Any, Literal
 
 from launcher.cli.commands.report.charts import KINDS, Chart, RankChart, axis_number, short
 from launcher.cli.text.columns import duration
@@ -26,8 +26,9 @@ from matplotlib.patches import Patch  # noqa: E402
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter  # noqa: E402
 
 DPI = 100
-WIDTH = 12.0  # inches of a chart of ranks; other charts have half of it
-CHART_HEIGHT, LEGEND_ROW = 2.6, 0.2  # inches
+LegendPlace = Literal["outside lower left", "center left"]
+WIDTH, RANKS_WIDTH = 3.8, 12.0  # inches
+CHART_HEIGHT, LEGEND_ROW = 2.3, 0.2  # inches
 MAX_TIPS = 12  # lines of a tooltip
 PAPER, TEXT, FAINT, GRID = "#ffffff", "#1b1f24", "#5f6873", "#e8ebef"
 # The palette of Okabe and Ito, which colour-blind readers can distinguish.
@@ -69,24 +70,43 @@ VARIABLES = {
 
 
 def to_svg(chart: Chart | RankChart) -> str:
-    """Return a chart as an SVG element to embed in the page, in the page's colours and with tooltips."""
+    """Return a chart as an SVG element to embed in the page, in the page's colours and with tooltips.
+
+    The timeline of ranks scrolls on a narrow screen, so its legend is a separate SVG below it, in the same `div`.
+    """
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about missing glyphs
         mpl.rcdefaults()  # the report's style instead of matplotlibrc
         mpl.rcParams.update(STYLE)  # type: ignore[arg-type]
-        width = WIDTH / 2 if isinstance(chart, Chart) else WIDTH
-        figure = Figure((width, 1), DPI, layout="constrained")
+        figure = Figure((WIDTH, 1), DPI, layout="constrained")
         axes = figure.add_subplot()
-        height, legend, tips = _draw_lines(axes, chart) if isinstance(chart, Chart) else _draw_ranks(axes, chart)
-        if legend:
-            labels = [f" {label}" for _, label in legend]  # matplotlib hides labels that begin with an underscore
-            columns = max(1, min(len(labels), int(width / (max(map(len, labels)) / 13 + 0.6))))
-            figure.legend([handle for handle, _ in legend], labels, loc="outside lower left", ncols=columns)
-            height += LEGEND_ROW * -(-len(labels) // columns)
-        figure.set_size_inches(width, height)
-        file = io.StringIO()
-        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+        if isinstance(chart, Chart):
+            height, legend, tips = _draw_lines(axes, chart)
+            height += _add_legend(figure, legend, "outside lower left")
+            return _svg(figure, (WIDTH, height), chart.title, tips)
+        height, legend, tips = _draw_ranks(axes, chart)
+        timeline = _svg(figure, (RANKS_WIDTH, height), "ranks over time", tips)
+        below = Figure((WIDTH, 1), DPI)
+        height = _add_legend(below, legend, "center left")
+        legend_svg = _svg(below, (WIDTH, height), "legend of ranks over time", ()) if legend else ""
+    return f'<div><div class="scroll">{timeline}</div><div class="legend">{legend_svg}</div></div>'
+
+
+def _add_legend(figure: Figure, legend: Sequence[tuple[Artist, str]], place: LegendPlace) -> float:
+    """Add a legend to a figure of width `WIDTH`, and return the legend's height in inches."""
+    if not legend:
+        return 0.0
+    labels = [f" {label}" for _, label in legend]  # matplotlib hides labels that begin with an underscore
+    columns = max(1, min(len(labels), int(WIDTH / (max(map(len, labels)) / 13 + 0.6))))
+    figure.legend([handle for handle, _ in legend], labels, loc=place, ncols=columns)
+    return LEGEND_ROW * -(-len(labels) // columns)
+
+
+def _svg(figure: Figure, size: tuple[float, float], title: str, tips: Sequence[str]) -> str:
+    figure.set_size_inches(*size)
+    file = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(file, format="svg", transparent=True, metadata=metadata)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     for colour, name in VARIABLES.items():
@@ -95,7 +115,6 @@ def to_svg(chart: Chart | RankChart) -> str:
     svg = re.sub(r' id="[a-zA-Z.]+(2d)?_\d+"', "", svg)
     for number, tip in enumerate(tips):
         svg = svg.replace(f'<g id="tip-{number}">', f"<g><title>{escape(tip)}</title>")
-    title = chart.title if isinstance(chart, Chart) else "ranks over time"
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
 
 
@@ -167,7 +186,7 @@ def _draw_ranks(axes: Axes, chart: RankChart) -> Drawn:
     for y, row in enumerate(chart.rows):
         for kind in dict.fromkeys(bar.kind for bar in row.bars):
             bars = [bar for bar in row.bars if bar.kind == kind]
-            spans = [(bar.start_s, max(bar.end_s - bar.start_s, seconds / (WIDTH * DPI))) for bar in bars]
+            spans = [(bar.start_s, max(bar.end_s - bar.start_s, seconds / (RANKS_WIDTH * DPI))) for bar in bars]
             look = {"facecolor": FILLS[kind][0], "hatch": FILLS[kind][1], "edgecolor": PAPER, "linewidth": 0.5}
             axes.broken_barh(spans, (y - 0.41, 0.82), gid=f"tip-{len(tips)}", **look)
             tips.append(_listed([f"{row.label}:", *(bar.text for bar in bars)], 0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,12 +15,17 @@ from launcher import __version__
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
 from launcher.cli.commands.report.facts import RunFacts, mapping
 from launcher.cli.commands.report.report_text import UNKNOWN, figures, notes
+from launcher.cli.launch.recorded import as_words, recorded_options
 from launcher.cli.run_options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.membership_text import change_text
-from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
+from launcher.cli.text.run_status_line import is_own_module
+from launcher.cli.text.verdict_text import NUMBER, culprit_failure, excerpt, headline, rank_list, signal_name
+from launcher.core.codec import decode
+from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
+from launcher.core.records import Supervision
 from launcher.core.resources import data_dir
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.text import shell_word, shell_words
@@ -92,7 +96,7 @@ def _settings(facts: RunFacts) -> dict[str, str]:
     record = facts.record
     chosen = {"ranks": str(facts.state.progress.rank_count)}
     chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
-    chosen |= {f"supervision.{name}": json.dumps(value) for name, value in mapping(record.get("supervision")).items()}
+    chosen |= dict(_rules(facts))
     chosen["rank table"] = str(mapping(record.get("cluster")).get("source") or "none")
     chosen["working directory"] = str(record.get("cwd", ""))
     command, sets = [], {}
@@ -104,29 +108,52 @@ def _settings(facts: RunFacts) -> dict[str, str]:
         else:
             command.append(word)
     variables = mapping(facts.first_rank.get("env")).items()
-    return {**chosen, "command": shell_words(command), **sets} | {  # except variables that differ between any two runs
+    own = facts.state.run_dir.root.name  # in the values of variables that differ between any two runs
+    return {**chosen, "command": shell_words(command), **sets} | {
         f"${name}": str(value)
         for name, value in variables
-        if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH
+        if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH and own not in str(value)
     }
 
 
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     record = facts.record
-    yield "command", shell_words(facts.command) or UNKNOWN
+    with suppress(UnreadableError):
+        options, _ = recorded_options(facts.state.run_dir)
+        yield "command", shell_words(("tlaunch", "run", *as_words(options)))
+    yield "command of each rank", shell_words(facts.command) or UNKNOWN
     yield "working directory", str(record.get("cwd", UNKNOWN))
     cluster = mapping(record.get("cluster"))
     ranks, servers = str(facts.state.progress.rank_count), cluster.get("servers")
     ranks += f" on {counted(len(servers), 'server')}" if isinstance(servers, list) else ""
     yield "ranks", ranks + (f", from {cluster['source']}" if cluster.get("source") else "")
-    for title, field in (("layout", "layout"), ("rules", "supervision")):
-        if pairs := [f"{name}={value}" for name, value in mapping(record.get(field)).items() if value]:
-            yield title, " ".join(pairs)
+    if pairs := [f"{name}={value}" for name, value in mapping(record.get("layout")).items() if value]:
+        yield "layout", " ".join(pairs)
+    if rules := [f"{name}: {value}" for name, value in _rules(facts)]:
+        yield "rules", "; ".join(rules)
     yield from ((str(name), str(version)) for name, version in mapping(record.get("versions")).items())
     yield "run directory", str(facts.state.run_dir.root)
 
 
-MAX_LINES = 15  # of a traceback or a log
+def _rules(facts: RunFacts) -> Iterator[tuple[str, str]]:
+    """Yield the settings of the run's supervision that are set, in the words of the options."""
+    with suppress(ValueError):
+        rules = decode(Supervision, facts.record.get("supervision"))
+        times = (
+            ("grace period", rules.grace_s), ("hang timeout", rules.hang_timeout_s), ("time limit", rules.time_limit_s),
+        )  # fmt: skip
+        yield from ((name, f"{seconds:g} s") for name, seconds in times if seconds is not None)
+        if rules.max_restarts:
+            yield "restarts", f"at most {rules.max_restarts}"
+        if rules.elastic is not None:
+            yield "elastic", "yes"
+        if rules.forward_signals:
+            yield "forwarded signals", ", ".join(map(signal_name, rules.forward_signals))
+        if modules := [name for name in rules.preload or () if not is_own_module(name)]:
+            yield "preloaded modules", ", ".join(modules)
+
+
+MAX_LINES = 15  # of a log
 
 
 @frozen
@@ -170,7 +197,8 @@ def attempts_of(facts: RunFacts) -> list[AttemptSummary]:
             log = str(state.run_dir.train_log(culprit))
             text = text or _end_of_log(Path(log), *logs.get((culprit, attempt.number), (0, 0, b"")))
         text = masked_text(text)
-        last_lines = text.rstrip().split("\n")[-MAX_LINES:] if text.strip() and log else []
+        lines = text.rstrip().split("\n") if text.strip() and log else []
+        last_lines = excerpt(lines) if failure and failure.traceback else lines[-MAX_LINES:]
         confidence = f"{verdict.confidence.value}: {failure.reason if failure else verdict.reason}"
         shown = tuple(shortened(printable(line)) for line in last_lines)
         values = (headline(verdict), confidence, culprit, shown, log, consequences)
