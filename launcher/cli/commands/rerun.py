@@ -39,7 +39,8 @@ option counts.
 
 Secrets are masked in a record: `tlaunch rerun` then lists the options to give again, and starts nothing. `--env NAME`
 without a value takes the value from this shell. Before it runs the command of another user, or of a run in another
-directory that RUN does not name, it asks for confirmation; if stdin is not a terminal, --yes is required.
+directory unless RUN is its full name or a path, it asks for confirmation; if stdin is not a terminal, --yes is
+required.
 
 Exit codes: as for `tlaunch run`; 1 also: you answered no; 2 also: no such run, a record without options, or --yes is
 missing.

@@ -24,7 +24,7 @@ from launcher.engines.leftover_variables import conflicts, notes
 from launcher.engines.local import LocalAgent
 from launcher.preload.masking import masked_argv
 from launcher.runs.record import create_run
-from launcher.runs.registry import register
+from launcher.runs.registry import is_temporary, register
 
 
 @frozen
@@ -47,7 +47,8 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
 
 def announce(prepared: Prepared, spec: RunSpec) -> None:
     """Register and report the directory of a run that begins, and print notes about the run."""
-    register(spec.run_dir.parent)
+    if not is_temporary(spec.run_dir):
+        register(spec.run_dir.parent)
     if prepared.on_begin is not None:
         prepared.on_begin(spec.run_dir)
     say_notes(prepared, spec)
