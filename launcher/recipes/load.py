@@ -82,9 +82,8 @@ def find_config(config: str) -> Path:
     recipes = sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml"))
     names = (*recipes, *sorted(f"templates/{found.name}" for found in TEMPLATES.glob("*.toml")))
     meant = did_you_mean(name for name in names if name.endswith(f"/{config}"))
-    raise UnreadableError(
-        f"{config}: configuration file not found", hint=meant or f"packaged configurations: {', '.join(names)}"
-    )
+    found = "this is not a file" if path.exists() else "configuration file not found"
+    raise UnreadableError(f"{config}: {found}", hint=meant or f"packaged configurations: {', '.join(names)}")
 
 
 def packaged_config(config: str) -> Path | None:

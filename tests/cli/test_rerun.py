@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from launcher.cli.commands.rerun import _absolute
 from launcher.cli.launch.recorded import as_words, given_again, to_record
 from launcher.cli.run_options import RunOptions
 from launcher.core.codec import decode
@@ -165,3 +166,13 @@ def test_a_run_from_another_model_does_not_resume():
                                    ("auto", {"command": ("true",)}, None)):  # fmt: skip
         assert given_again(RunOptions(resume=resume), given | more).resume == expected
     assert given_again(RunOptions(init_from="M"), {"resume": "A"}) == RunOptions(init_from="M", resume="A")
+
+
+def test_a_path_is_made_absolute_and_the_name_of_a_run_is_not(launcher, monkeypatch):
+    monkeypatch.chdir(launcher.directory)
+    launcher.write("runs/20260101-000000-ft/run.json", "{}")
+    launcher.write("ft/a.en")
+    runs = launcher.runs
+    assert [_absolute("resume", name, runs) for name in ("ft", "latest", "auto")] == ["ft", "latest", "auto"]
+    launcher.write("ft/step-5/index.json", "{}")
+    assert _absolute("resume", "ft", runs) == _absolute("data", "ft", runs) == str(launcher.directory / "ft")

@@ -19,6 +19,7 @@ from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
+from launcher.cli.training.resume import names_a_run
 from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.resources import usual_runs_dir
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
@@ -48,7 +49,8 @@ missing.
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _COMMANDS = re.compile(r"-[a-z]*c")  # a shell's option before a command line
-PATHS = ("rank_table", "config", "data", "source", "target", "resume", "init_from")  # relative to the current directory
+REFERENCES = ("resume", "init_from")  # names of runs, or paths
+PATHS = ("rank_table", "config", "data", "source", "target", *REFERENCES)  # relative to the current directory
 
 
 class _Rerun(TakesCommand):
@@ -82,7 +84,7 @@ def rerun(
         for name, value in options.items()
         if (value if name == "command" else context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
     }
-    given |= {name: _absolute(given[name]) for name in PATHS if name in given}
+    given |= {name: _absolute(name, given[name], run_dir.root.parent) for name in PATHS if name in given}
     if "command" in given and given["command"][0].startswith("-"):
         given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
@@ -141,8 +143,9 @@ def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str)
     return (*recorded.command, *arguments)
 
 
-def _absolute(value: Any) -> Any:
-    """Make a path absolute. A name that is not an existing path is returned unchanged."""
+def _absolute(name: str, value: Any, runs_dir: Path) -> Any:
+    """Make the path in the option `name` absolute. The name of a run, or of nothing that exists, is returned unchanged."""
     if isinstance(value, Path):
         return value.absolute()
-    return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long
+    is_name = not os.path.exists(value) or (name in REFERENCES and names_a_run(runs_dir, value))  # noqa: PTH110 - it may be too long
+    return value if is_name else os.path.abspath(value)  # noqa: PTH100 - as above
