@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,6 +72,14 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
     if (direction := recorded.pop(DIRECTION, None)) is not None:
         earlier |= languages_of(direction)
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
+
+
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings in a run's settings.toml, such as "train.steps": 5, or an empty mapping if it is unreadable."""
+    with suppress(OSError, ValueError, AttributeError):
+        sections = parse_toml(read_regular(path, MAX_BYTES).decode())
+        return {f"{section}.{name}": value for section, entries in sections.items() for name, value in entries.items()}
+    return {}
 
 
 def find_config(config: str) -> Path:

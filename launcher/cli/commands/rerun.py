@@ -88,6 +88,7 @@ def rerun(
     if "command" in given and given["command"][0].startswith("-"):
         given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
+    again = _with_recorded_settings(again, recorded, run_dir, cwd) if "config" not in given else again
     own = (cwd / usual_runs_dir()).resolve() == again.runs_dir.resolve()
     line = shell_words(("tlaunch", "run", *as_words(replace(again, runs_dir=DEFAULT_RUNS_DIR) if own else again)))
     if cwd.resolve() != Path.cwd().resolve():
@@ -117,6 +118,18 @@ def rerun(
 
 rerun.params += [option for option in RUN_PARAMETERS if option.name not in NOT_TAKEN]
 rerun.groups, rerun.rare, rerun.is_like_run = RUN_GROUPS, RARE, True
+
+
+def _with_recorded_settings(again: RunOptions, recorded: RunOptions, run_dir: RunDir, cwd: Path) -> RunOptions:
+    """If the run's --config file has changed or is gone, use the settings that the run recorded, and print a note."""
+    if again.config is None or not run_dir.settings.is_file():  # older runs did not record them
+        return again
+    from launcher.cli.training.trainer_program import changed_file  # only for --config
+
+    if (change := changed_file(recorded, run_dir.settings, cwd)) is None:
+        return again
+    say(f"note: {change}; this run uses the recorded settings, unless you give --config")
+    return replace(again, config=str(run_dir.settings))
 
 
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:

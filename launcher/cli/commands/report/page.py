@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,9 +13,9 @@ from markupsafe import Markup
 
 from launcher import __version__
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
+from launcher.cli.commands.report.differences import differences
 from launcher.cli.commands.report.facts import RunFacts, mapping
 from launcher.cli.commands.report.report_text import UNKNOWN, figures, notes
-from launcher.cli.run_options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.membership_text import change_text
 from launcher.cli.text.verdict_text import NUMBER, culprit_failure, headline, rank_list
@@ -75,40 +74,6 @@ def when(facts: RunFacts) -> str:
 
 def _moment(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the settings that differ between runs, with a value for each run."""
-    settings = [_settings(facts) for facts in runs]
-    for name in dict.fromkeys(name for each in settings for name in each):
-        unset = "not set" if name.startswith("$") else "default"
-        values = [shortened(safe(each.get(name, unset))) for each in settings]
-        if len(set(values)) > 1:
-            yield name, values
-
-
-def _settings(facts: RunFacts) -> dict[str, str]:
-    """Return the run's settings by name, such as its layout, command and environment variables."""
-    record = facts.record
-    chosen = {"ranks": str(facts.state.progress.rank_count)}
-    chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
-    chosen |= {f"supervision.{name}": json.dumps(value) for name, value in mapping(record.get("supervision")).items()}
-    chosen["rank table"] = str(mapping(record.get("cluster")).get("source") or "none")
-    chosen["working directory"] = str(record.get("cwd", ""))
-    command, sets = [], {}
-    words = iter(facts.command)
-    for word in words:
-        if word == "--set":
-            name, _, value = next(words, "").partition("=")
-            sets[name] = value
-        else:
-            command.append(word)
-    variables = mapping(facts.first_rank.get("env")).items()
-    return {**chosen, "command": shell_words(command), **sets} | {  # except variables that differ between any two runs
-        f"${name}": str(value)
-        for name, value in variables
-        if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH
-    }
 
 
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
