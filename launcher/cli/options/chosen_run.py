@@ -115,8 +115,8 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run to stop. If RUN is missing or ambiguous, return the only active run.
 
     Without RUN, the user's own runs are preferred to runs of other users. The user must confirm a run in another runs
-    directory, unless RUN is its full name or a path. Raises UsageError if several runs match, or if a confirmation is needed and stdin is not a terminal, and
-    UnreadableError if the run does not exist.
+    directory, unless RUN is its full name or a path. Raises UsageError if several runs match, or if a confirmation is
+    needed and stdin is not a terminal, and UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     named = () if run is None or means_latest(run) else find_runs(places[0], run)
@@ -148,8 +148,8 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     """Return the run to repeat.
 
     Unless `yes` is true, the user must confirm a run found in another runs directory, unless RUN is its full name or a
-    path, and a run found through another user's symbolic link. Raises UsageError if RUN is a prefix of several names, or if a confirmation is
-    needed and stdin is not a terminal, and UnreadableError if the run does not exist.
+    path, and a run found through another user's symbolic link. Raises UsageError if RUN is a prefix of several names,
+    or if a confirmation is needed and stdin is not a terminal, and UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
