@@ -4,6 +4,7 @@
     latest -> 20261121-053712-transformer
     20261121-053712-transformer/
         run.json          the RunSpec, with secrets masked
+        settings.toml     all settings of the bundled trainer, for --config
         events.jsonl      the events of the run, one JSON object per line
         report.json       the outcome
         metrics.jsonl     measurements of the training (launcher/core/metrics.py)
@@ -45,6 +46,7 @@ from launcher.core.frozen import frozen
 
 DEFAULT_RUNS_DIR = Path("runs")
 LATEST = "latest"
+SETTINGS = "settings.toml"
 MAX_NAME_BYTES = 255  # of a directory's name
 
 
@@ -82,6 +84,7 @@ class RunDir:
     server_index: int | None = None  # selects a server's files in a run on several servers
 
     run_json = _Named("run.json")
+    settings = _Named(SETTINGS)
     engine_log = _Named("engine.log")
     endpoint = _Named("endpoint.json")
     metrics = _Named("metrics.jsonl")

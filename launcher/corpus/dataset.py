@@ -108,7 +108,8 @@ def find_splits(data: Sequence[Path], languages: Languages = UNKNOWN) -> Splits:
 def _two_files(files: Sequence[Path], languages: Languages) -> Splits:
     for file in files:
         if not file.is_file():
-            raise UnreadableError(f"{file}: file not found", hint="give two text files that are aligned by line")
+            found = "this is not a file" if file.exists() else "file not found"
+            raise UnreadableError(f"{file}: {found}", hint="give two text files that are aligned by line")
     source, target = files
     stated = (language_of_text(source), language_of_text(target))
     for side, code in enumerate(languages):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,6 +74,14 @@ def recorded_settings(recipe: type[Settings], sections: Mapping[str, Mapping[str
     return build(recipe, [Assignment(name, value, where) for name, value in {**earlier, **recorded}.items()])
 
 
+def read_settings(path: Path) -> Mapping[str, Any]:
+    """Return the settings in a run's settings.toml, such as "train.steps": 5, or an empty mapping if it is unreadable."""
+    with suppress(OSError, ValueError, AttributeError):
+        sections = parse_toml(read_regular(path, MAX_BYTES).decode())
+        return {f"{section}.{name}": value for section, entries in sections.items() for name, value in entries.items()}
+    return {}
+
+
 def find_config(config: str) -> Path:
     """Return the path of `config`, which is a file or the name of a packaged configuration."""
     if (path := Path(config)).is_file():
@@ -82,9 +91,8 @@ def find_config(config: str) -> Path:
     recipes = sorted(f"recipes/{found.relative_to(PACKAGED)}" for found in PACKAGED.rglob("*.toml"))
     names = (*recipes, *sorted(f"templates/{found.name}" for found in TEMPLATES.glob("*.toml")))
     meant = did_you_mean(name for name in names if name.endswith(f"/{config}"))
-    raise UnreadableError(
-        f"{config}: configuration file not found", hint=meant or f"packaged configurations: {', '.join(names)}"
-    )
+    found = "this is not a file" if path.exists() else "configuration file not found"
+    raise UnreadableError(f"{config}: {found}", hint=meant or f"packaged configurations: {', '.join(names)}")
 
 
 def packaged_config(config: str) -> Path | None:

@@ -181,18 +181,20 @@ def hint_for(given: Mapping[str, Any], known: Mapping[str, dataclasses.Field[Any
     `given` maps their names to their values; None is for a switch without a value.
     """
     found = [
-        (target, value if meant is None else _switched(known.get(target), meant, value))
+        (target, value if meant is None else _switched(known.get(target), meant, value), meant)
         for name, value in given.items()
         for target, meant in equivalents(name, known)
     ]
-    options = [_as_option(target, value, known) for target, value in found]
-    unclear = [target for target, value in found if value == VALUE and target in known]
+    options = [_as_option(target, value, known) for target, value, _ in found]
+    unclear = [target for target, value, meant in found if VALUE in (value, meant) and target in known]
     explained = "".join(f"; `tlaunch explain {target}` shows what it means" for target in unclear)
     return f"use `{' '.join(options)}`{explained}" if options else None
 
 
 def _switched(field: dataclasses.Field[Any] | None, meant: str, value: Any) -> Any:
-    """Return the value of a setting for a switch that stands for `meant`, or that is false."""
+    """Return the value of a setting for a switch that stands for `meant`, or that is false. Booleans stay as given."""
+    if meant == VALUE and field is not None and isinstance(field.default, bool):
+        return value
     if field is None or meant == VALUE or _as_boolean(value) != "false":
         return meant
     others = [choice for choice in field.metadata["bounds"].choices if choice != meant]

@@ -65,7 +65,7 @@ NAMES = {
     "every_n_train_steps",
     "checkpoint.every_minutes": "save_checkpoint_seconds*",
     "checkpoint.keep": "save_total_limit keep_checkpoint_max keep_interval_updates keep_last_epochs*",
-    "checkpoint.keep_best": "load_best_model_at_end save_best",
+    "checkpoint.keep_best": "load_best_model_at_end* save_best",
     "--dp": "dp data_parallel data_parallel_size dp_size",
     "--mp": "mp tp model_parallel model_parallel_size tensor_parallel tensor_parallel_size "
     "tensor_model_parallel_size mp_size tp_size",
@@ -130,9 +130,10 @@ VALUES = {
 }
 
 
-def names_of(setting: str) -> tuple[str, ...]:
-    """Return the names of a setting in other tools."""
-    return tuple(name.rstrip("*") for name in NAMES.get(setting, "").split())
+def names_of(setting: str, *, same_meaning: bool = False) -> tuple[str, ...]:
+    """Return the names of a setting in other tools. `same_meaning`: only those whose values have the same meaning."""
+    names = NAMES.get(setting, "").split()
+    return tuple(name.rstrip("*") for name in names if not (same_meaning and name.endswith("*")))
 
 
 def options_called(name: str, own: Collection[str]) -> list[str]:

@@ -35,6 +35,11 @@ def register(runs_dir: Path) -> None:
             point_link(link, target)
 
 
+def is_temporary(path: Path) -> bool:
+    """Return True if a path is below the directory for temporary files, for example in pytest's `tmp_path`."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(os.environ.get("TMPDIR") or "/tmp"))  # noqa: S108
+
+
 def registered() -> tuple[Path, ...]:
     """Return all registered directories that exist, without duplicates, in path order.
 

@@ -11,12 +11,13 @@ import pytest
 
 from launcher.checkpoint.index import INDEX, TOKENIZER, Index, NamedBox, PartFile, index_text
 from launcher.cli.run_options import RunOptions
-from launcher.cli.training.resume import resolve_checkpoint
+from launcher.cli.training.resume import names_a_run, resolve_checkpoint, resolve_model
 from launcher.core.records import Layout
 from launcher.corpus.dataset import content_digest
 from launcher.mesh.boxes import Box
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from tests import checkpoints
 
 
 @pytest.fixture(name="checkpoint")
@@ -189,6 +190,30 @@ def test_which_checkpoint_is_meant(launcher, checkpoint):
     }.items():
         assert resumed_from(launcher, "--resume", reference)[0] == meant
     assert launcher.call("ckpt", "show", "20260101-000000-a/checkpoints/step-5", code=0)
+
+
+def test_a_path_may_begin_with_a_name_and_end_with_best(launcher):
+    """A directory of the same name that is not a run hides neither."""
+    paths = {
+        step: checkpoints.write(
+            launcher.runs / "20260101-000000-ft" / "checkpoints" / f"step-{step}",
+            {"weight": (2,)}, checkpoints.numbered({"weight": (2,)}), step=step, validation_loss=loss,
+        )
+        for step, loss in ((4, 2.0), (5, 1.0), (6, None))
+    }  # fmt: skip
+    launcher.write("ft/a.en")
+    for name in ("run.json", "events.jsonl"):
+        launcher.write(f"runs/20260101-000000-ft/{name}", "{}")
+    for run in ("ft", "20260101-000000-ft", "runs/20260101-000000-ft", launcher.runs / "20260101-000000-ft"):
+        for name, step in (("best", 5), ("step-4", 4)):
+            shown = launcher.call("ckpt", "show", f"{run}/checkpoints/{name}", code=0).stdout
+            assert f"{paths[step]}\n" in shown
+    assert resolve_model(launcher.runs, "ft/checkpoints/best") == paths[5]
+    assert names_a_run(launcher.runs, "ft")
+    assert not names_a_run(launcher.runs, str(paths[5].parent))
+    shutil.rmtree(paths[5])
+    shutil.rmtree(paths[4])
+    assert "validated" in launcher.refused(2, ["ckpt", "show", "ft/checkpoints/best"])
 
 
 @pytest.mark.parametrize("reference", [

@@ -40,8 +40,12 @@ class Places:
 def test_a_run_notes_where_it_was_begun(places):
     there = places.launcher.directory / "new"
     there.mkdir()
-    places.launcher.ended(places.launcher.argv("run", "-n", 1, "--", "true"), cwd=there, code=0)
+    argv = places.launcher.argv("run", "-n", 1, "--", "true")
+    places.launcher.ended(argv, cwd=there, env={"TMPDIR": str(places.launcher.directory)}, code=0)
     name = (there / "runs" / "latest").resolve().name
+    assert "no run in runs has this name" in places.call("none", "status", name, code=2).stderr  # it is temporary
+    (places.launcher.directory / "temporary").mkdir()
+    places.launcher.ended(argv, cwd=there, env={"TMPDIR": str(places.launcher.directory / "temporary")}, code=0)
     assert str(there / "runs") in places.call("none", "status", name, code=0).stderr
 
 
@@ -65,10 +69,11 @@ def test_a_checkpoint_is_found_from_anywhere(places):
     path = places.runs("one") / "20260101-000000-mine" / "checkpoints" / "step-5"
     checkpoints.write(path, {"weight": (2,)}, checkpoints.numbered({"weight": (2,)}), step=5)
     make_failed(places.runs("one") / "20260103-000000-new")
-    for place in ("one", "none"):
-        done = places.call(place, "ckpt", "show", code=0)
-        assert str(path) in done.stdout
-        assert "20260101-000000-mine, the newest run with a checkpoint" in done.stderr
+    done = places.call("one", "ckpt", "show", code=0)
+    assert str(path) in done.stdout
+    assert "20260101-000000-mine, the newest run with a checkpoint" in done.stderr
+    for typed in (["show"], ["verify"], ["merge", "-o", "x"]):
+        assert str(places.runs("one") / "20260101-000000-mine") in places.call("none", "ckpt", *typed, code=2).stderr
     for typed in (["ls"], ["ls", "mine"], ["verify", "mine"], ["verify", path.parent]):
         assert str(path) in places.call("none", "ckpt", *typed, code=0).stdout
     for name in ("latest", "mine", "20260101-000000-mine"):
@@ -141,12 +146,40 @@ def test_what_acts_on_a_run_elsewhere_wants_its_name(places, typed):
         refused = places.call("none", *typed, code=2).stderr
         name = (there / "runs" / "latest").resolve().name
         assert f"use `tlaunch rerun {there / 'runs' / name}`" in refused
+        assert refused.partition("hint")[2] in places.call("none", "rerun", name[:-1], code=2).stderr
         assert not ran.exists()
         assert "touch" in places.call("none", *typed, "--dry-run", code=0).stdout
         return
     with acted_run.playing(there / "runs" / "a") as process:
         assert f"use `tlaunch stop {there / 'runs' / 'a'}`" in places.call("none", *typed, code=2).stderr
         assert process.poll() is None
+
+
+@pytest.mark.parametrize("reference", ["20260104", "nightly", "night"])
+def test_a_prefix_or_name_does_not_stop_a_run_elsewhere(places, reference):
+    run = places.runs("one") / "20260104-000000-nightly"
+    with acted_run.playing(run) as process:
+        for place in ("none", "two"):
+            assert f"use `tlaunch stop {run}`" in places.call(place, "stop", reference, code=2).stderr
+        assert process.poll() is None
+        places.call("none", "stop", run.name if reference == "nightly" else run, code=0)
+        assert process.wait() == 0
+
+
+def test_only_a_named_run_elsewhere_is_waited_for(places):
+    assert f"use `tlaunch wait {places.runs('two')}/" in places.call("none", "wait", code=2).stderr
+    assert "no such run" in places.call("none", "wait", "mine").stderr
+
+
+def test_a_model_elsewhere_must_be_named(places):
+    run = places.runs("one") / "20260101-000000-mine"
+    (run / "model").mkdir()
+    (run / "model" / "config.json").write_text('{"program": "transformer", "recipe": {}}')
+    places.launcher.write("none/a.fr", "a\n")
+    for typed in (["translate"], ["evaluate", "--source", "a.fr", "--reference", "a.fr"]):
+        refused = places.call("none", *typed, code=2).stderr
+        assert "no run in runs has a translation model" in refused
+        assert f"add {run}" in refused
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"n\n", 1), (b"\n", 1), (b"y\n", 0)])

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import tlaunch
+from launcher.cli.launch.launch_result import FunctionResult
 from launcher.cli.launch_process import _checked
 from launcher.cli.run_options import RunOptions
 from launcher.core.errors import UnreadableError, UsageError
@@ -122,6 +123,8 @@ def test_a_result_is_shown_on_one_short_line(launch, tmp_path):
     def fail():
         raise ValueError("no such word " * 1000)
 
+    done = FunctionResult(0, tmp_path, None, (), ("no such word " * 1000, None))
+    assert repr(done) == f"FunctionResult(exit_code=0, run_dir='{tmp_path}', 2 return values)"
     result = launch(fail, check=False)
     begin, reason = repr(result).split(", reason=")
     assert begin == f"FunctionResult(exit_code=1, run_dir='{result.run_dir}', culprit=0"

@@ -108,7 +108,8 @@ def test_a_run_that_another_goes_on_from_stays_with_it(launcher):
 def test_a_run_of_another_directory_keeps_what_it_goes_on_from(launcher):
     root = make(launcher.runs, "a")
     make(launcher.directory / "others", "b", **continuing(root))
-    states = {"XDG_STATE_HOME": str(launcher.directory / "state")}
+    (temporary := launcher.directory / "temporary").mkdir()
+    states = {"XDG_STATE_HOME": str(launcher.directory / "state"), "TMPDIR": str(temporary)}
     launcher.run("run", "--devices", 1, "--runs-dir", "others", "--", "true", env=states, code=0)
     assert "b was resumed from it" in launcher.call("prune", "--keep", 0, "--yes", env=states, code=0).stderr
     shutil.rmtree(launcher.directory / "others")

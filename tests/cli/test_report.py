@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cli.commands.report.charts import charts_of
+from launcher.cli.commands.report.differences import differences
 from launcher.cli.commands.report.drawing import to_svg
 from launcher.cli.commands.report.facts import gather
-from launcher.cli.commands.report.page import about, differences, to_html
-from launcher.cli.commands.report.report_text import to_lines
+from launcher.cli.commands.report.page import about, to_html
+from launcher.cli.commands.report.report_text import figures, to_lines
 from launcher.cli.text.columns import columns_of
 from launcher.cli.text.output_file import put
 from launcher.core.errors import UnreadableError, UsageError
@@ -133,6 +135,21 @@ def test_json_has_the_figures_as_numbers(launcher, runs):
     assert [found[1][name] for name in names] == [3, 2.0, 1.5, 2, 1.25, 3.5, 3 << 20]
 
 
+def test_validations_and_an_early_end_are_told(launcher, runs):
+    run_dir = runs.make("a", losses=[4.0, 1.5, 2.0])
+    runs.append("a", {"step": 1, "validation_loss": 1.0, "bleu": 30.5}, {"step": 2, "validation_loss": 2.0, "bleu": 3})
+    run_dir.heartbeat(0).write_text(json.dumps({"step": 3, "last_step": 9}) + "\n")
+    [found] = json.loads(launcher.call("report", "a", "--json").stdout)["runs"]
+    names = ("best_validation_loss", "best_validation_step", "bleu", "bleu_step", "best_bleu", "best_bleu_step")
+    assert [found[name] for name in names] == [1.0, 1, 3.0, 2, 30.5, 1]
+    assert found["ended_early_of"] == 9
+    text = figures(runs.facts("a"))
+    assert text["steps"] == ["3 of 9, ended early"]
+    assert text["best validation"] == ["1.0000 at step 1"]
+    assert (text["last BLEU"], text["best BLEU"]) == (["3.00 at step 2"], ["30.50 at step 1"])
+    assert [chart.title for chart in charts_of(runs.facts("a"))][:2] == ["loss", "BLEU"]
+
+
 def test_one_course_over_attempts_and_runs(launcher, runs):
     """What was computed again counts once. Curves are of all of it, the figure of the speed is that of this run alone."""
     runs.make("a", losses=[9.0, 8.0, 7.0, 0.5])
@@ -163,7 +180,7 @@ def test_every_summary_fits_its_width(runs, width, names):
     assert "2.0000" in text
     assert "\x1b" not in text
     is_beside = any("failed" in line and "finished" in line for line in lines)
-    assert is_beside == ((len(names) == 2 and width >= 67) or (len(names) == 4 and width >= 119))
+    assert is_beside == ((len(names) == 2 and width >= 70) or (len(names) == 4 and width >= 120))
 
 
 def test_no_figure_is_cut_beside_another(runs):
@@ -323,8 +340,8 @@ def test_runs_are_compared_with_what_differs(runs):
     found = re.findall(r"<tr><th>([^<]+)</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)", differs)
     names = ["command", "train.learning_rate", "train.seed", "$COLOUR", *(f"${name}" for name in own)]
     assert sorted(name for name, *_ in found) == sorted(names)
-    assert ("train.seed", "default", "7") in found
-    assert ("$COLOUR", "not set", "red") in found
+    assert ("train.seed", "not given", "7") in found
+    assert ("$COLOUR", "not recorded", "red") in found
     assert "x" * 1001 not in page
     assert ("train.learning_rate", "0.0", "0.1") in found
 
@@ -350,6 +367,18 @@ def test_a_value_with_the_name_of_its_run_is_no_difference(runs):
         runs.make(name, losses=[4.0])
         runs.record(name, ranks={"argv": ["a"], "env": {"TORCHELASTIC_RUN_ID": name, "OUT": f"/tmp/{name}/out"}})
     assert dict(differences(runs.facts("first", "second"))) == {}
+
+
+def test_resolved_settings_and_real_environments_are_compared(runs):
+    for number, name in enumerate(("first", "second")):
+        run_dir = runs.make(name, losses=[4.0])
+        argv = ["python", "-m", "launcher.trainer", *["--set", "train.steps=3"] * number]
+        runs.record(name, ranks={"argv": argv, "env": {"OMP_NUM_THREADS": "1"} if number else {}})
+        run_dir.settings.write_text(f"[train]\nsteps = 3\nlearning_rate = 0.00{number + 1}\nseed = 3\n")
+        environment = {"OMP_NUM_THREADS": 1, "SEED": number, "PWD": f"/{number}", "TORCHELASTIC_RUN_ID": name}
+        run_dir.env_log(0).write_text("".join(f"{each}={value}\n" for each, value in environment.items()))
+    found = dict(differences(runs.facts("first", "second")))
+    assert found == {"train.learning_rate": ["0.001", "0.002"], "$SEED": ["0", "1"]}
 
 
 # --- the page ---
@@ -471,7 +500,7 @@ def test_samples_that_were_printed_are_called_so(launcher):
     printed = launcher.call("report", "a").stdout
     rows = [line.split() for line in printed.splitlines()]
     assert ["samples", "256"] in rows
-    assert any(row[:6] == ["best", "loss", "1.5000", "at", "sample", "128"] for row in rows)
+    assert any(row[:7] == ["lowest", "training", "loss", "1.5000", "at", "sample", "128"] for row in rows)
     assert "samples and losses come from the last lines" in printed
     assert json.loads(launcher.call("report", "a", "--json").stdout)["runs"][0]["counts_samples"]
     both = launcher.call("report", "a", "b", env={"COLUMNS": "120"}).stdout

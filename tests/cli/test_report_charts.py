@@ -117,9 +117,12 @@ def bars_of_all_kinds(marks=()):
 def test_ranks_over_time_name_their_bars_and_marks():
     marks = [Mark(5 * SECOND_NS, "saved", "model <1>", None, 8), Mark(6 * SECOND_NS, "saved", "again")]
     svg = to_svg(bars_of_all_kinds(marks))
-    assert {*(f" {name}" for name in KINDS.values()), "rank 0", "model saved", "time since the start"} <= set(
-        texts(svg)
-    )
+    assert {
+        *(f" {name}" for name in KINDS.values()),
+        "rank 0",
+        "model or checkpoint saved",
+        "time since the start",
+    } <= set(texts(svg))
     assert "5.0 s: model <1>\n6.0 s: again\nand 7 more" in tips(svg)
     assert "rank 1:\nattempt 0: starting" in tips(svg)
     assert len(set(re.findall(r'<pattern id="(\w+)"', svg))) == 12  # with the legend's

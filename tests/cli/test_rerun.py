@@ -3,12 +3,17 @@
 import json
 import shlex
 import sys
+from dataclasses import replace
 
 import pytest
 
+from launcher.cli.commands.rerun import _absolute, _with_recorded_settings
 from launcher.cli.launch.recorded import as_words, given_again, to_record
 from launcher.cli.run_options import RunOptions
+from launcher.cli.training.trainer_program import effective_settings, toml_lines
 from launcher.core.codec import decode
+from launcher.core.records import Layout
+from launcher.core.run_dir import RunDir
 from tests.programs import acted_run
 
 
@@ -165,3 +170,31 @@ def test_a_run_from_another_model_does_not_resume():
                                    ("auto", {"command": ("true",)}, None)):  # fmt: skip
         assert given_again(RunOptions(resume=resume), given | more).resume == expected
     assert given_again(RunOptions(init_from="M"), {"resume": "A"}) == RunOptions(init_from="M", resume="A")
+
+
+def test_a_path_is_made_absolute_and_the_name_of_a_run_is_not(launcher, monkeypatch):
+    monkeypatch.chdir(launcher.directory)
+    launcher.write("runs/20260101-000000-ft/run.json", "{}")
+    launcher.write("ft/a.en")
+    runs = launcher.runs
+    assert [_absolute("resume", name, runs) for name in ("ft", "latest", "auto")] == ["ft", "latest", "auto"]
+    launcher.write("ft/step-5/index.json", "{}")
+    assert _absolute("resume", "ft", runs) == _absolute("data", "ft", runs) == str(launcher.directory / "ft")
+
+
+def test_the_recorded_settings_are_used_if_the_file_has_changed(tmp_path, capsys):
+    (file := tmp_path / "a.toml").write_text("[train]\nsteps = 7\nlearning_rate = 0.003\n")
+    options = RunOptions(config=str(file), settings=("train.seed=9",))
+    run_dir = RunDir(tmp_path)
+    given = replace(options, config="a.toml")
+    assert _with_recorded_settings(given, given, run_dir, tmp_path) is given  # an older run
+    run_dir.settings.write_text("\n".join(toml_lines(effective_settings(options, Layout()), ())))
+    assert _with_recorded_settings(given, given, run_dir, tmp_path) is given
+    assert capsys.readouterr().err == ""
+    file.write_text(file.read_text().replace("0.003", "0.0001"))
+    again = _with_recorded_settings(given, given, run_dir, tmp_path)
+    assert again == replace(given, config=str(run_dir.settings))
+    assert "train.learning_rate = 0.0001 (recorded: 0.003);" in capsys.readouterr().err
+    file.unlink()
+    assert _with_recorded_settings(given, given, run_dir, tmp_path) == again
+    assert {each.name: each.value for each in effective_settings(again, Layout())}["train.learning_rate"] == 0.003

@@ -267,6 +267,14 @@ def test_the_best_checkpoint_is_kept_although_sigterm_left_no_time_to_validate_i
     assert not read_index(best).validations.is_due
 
 
+def test_the_log_names_a_better_checkpoint_than_the_model(train, tmp_path):
+    _, lines = train(stopping(every_steps=0, keep=1, keep_best=True), output="model", errors=[0.5, 0.9, 0.8, 0.7])
+    [line] = [line for line in lines if str(tmp_path / "checkpoints" / "step-2") in line]
+    assert line.startswith("the model is of step 8; ")
+    _, lines = train(stopping(every_steps=0, steps=4), output="falls", checkpoints="new", errors=[0.5, 0.4])
+    assert not any(line.startswith("the model is of") for line in lines)
+
+
 # BLEU after each second step; three in a row without a higher one.
 SCORES = [10.0, 20.0, 20.0, 30.5, 30.0, 20.0, 29.0, 40.0]
 

@@ -20,7 +20,8 @@ from launcher.cli.options.run import RARE, RUN_GROUPS, RUN_PARAMETERS
 from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
-from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
+from launcher.cli.training.resume import names_a_run
+from launcher.core.errors import EXIT_OK, UsageError
 from launcher.core.resources import usual_runs_dir
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
 from launcher.core.text import shell_word, shell_words
@@ -40,7 +41,8 @@ option counts.
 
 Secrets are masked in a record: `tlaunch rerun` then lists the options to give again, and starts nothing. `--env NAME`
 without a value takes the value from this shell. Before it runs the command of another user, or of a run in another
-directory that RUN does not name, it asks for confirmation; if stdin is not a terminal, --yes is required.
+directory unless RUN is its full name or a path, it asks for confirmation; if stdin is not a terminal, --yes is
+required.
 
 Exit codes: as for `tlaunch run`; 1 also: you answered no; 2 also: no such run, a record without options, or --yes is
 missing.
@@ -48,7 +50,8 @@ missing.
 NOT_TAKEN = ("command", "json", "runs_dir", "dry_run")
 SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _COMMANDS = re.compile(r"-[a-z]*c")  # a shell's option before a command line
-PATHS = ("rank_table", "config", "data", "source", "target", "resume", "init_from")  # relative to the current directory
+REFERENCES = ("resume", "init_from")  # names of runs, or paths
+PATHS = ("rank_table", "config", "data", "source", "target", *REFERENCES)  # relative to the current directory
 
 
 class _Rerun(TakesCommand):
@@ -82,10 +85,11 @@ def rerun(
         for name, value in options.items()
         if (value if name == "command" else context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
     }
-    given |= {name: _absolute(given[name]) for name in PATHS if name in given}
+    given |= {name: _absolute(name, given[name], run_dir.root.parent) for name in PATHS if name in given}
     if "command" in given and given["command"][0].startswith("-"):
         given["command"] = _with_arguments(recorded, given["command"], run_dir.root.name)
     again = replace(given_again(recorded, given), runs_dir=run_dir.root.parent)
+    again = _with_recorded_settings(again, recorded, run_dir, cwd) if "config" not in given else again
     own = (cwd / usual_runs_dir()).resolve() == again.runs_dir.resolve()
     line = shell_words(("tlaunch", "run", *as_words(replace(again, runs_dir=DEFAULT_RUNS_DIR) if own else again)))
     if cwd.resolve() != Path.cwd().resolve():
@@ -95,9 +99,8 @@ def rerun(
     if dry_run:
         if again.resume is not None and not secrets:
             _enter(cwd)
-            prepare(
-                for_engine(replace(again, dry_run=True, detach=False), os.environ), os.environ
-            )  # raises as the run would
+            # Raises as the run would.
+            prepare(for_engine(replace(again, dry_run=True, detach=False), os.environ), os.environ)
         write_out(f"{line}\n")
         if secrets:
             say(f"note: fill in the masked values: {secrets}")
@@ -126,6 +129,18 @@ def _enter(cwd: Path) -> None:
         raise UnreadableError(f"cannot start ranks in the run's original directory {cwd}: {error.strerror}") from error
 
 
+def _with_recorded_settings(again: RunOptions, recorded: RunOptions, run_dir: RunDir, cwd: Path) -> RunOptions:
+    """If the run's --config file has changed or is gone, use the settings that the run recorded, and print a note."""
+    if again.config is None or not run_dir.settings.is_file():  # older runs did not record them
+        return again
+    from launcher.cli.training.trainer_program import changed_file  # only for --config
+
+    if (change := changed_file(recorded, run_dir.settings, cwd)) is None:
+        return again
+    say(f"note: {change}; this run uses the recorded settings, unless you give --config")
+    return replace(again, config=str(run_dir.settings))
+
+
 def _how_to_give(options: RunOptions, run_dir: RunDir) -> str:
     """Return a hint on how to supply the secrets that are masked in the recorded options."""
     wanted = list(masked_in(options))
@@ -150,8 +165,9 @@ def _with_arguments(recorded: RunOptions, arguments: tuple[str, ...], name: str)
     return (*recorded.command, *arguments)
 
 
-def _absolute(value: Any) -> Any:
-    """Make a path absolute. A name that is not an existing path is returned unchanged."""
+def _absolute(name: str, value: Any, runs_dir: Path) -> Any:
+    """Make the path in the option `name` absolute. The name of a run, or of nothing that exists, is returned unchanged."""
     if isinstance(value, Path):
         return value.absolute()
-    return os.path.abspath(value) if os.path.exists(value) else value  # noqa: PTH100, PTH110 - a name may be too long
+    is_name = not os.path.exists(value) or (name in REFERENCES and names_a_run(runs_dir, value))  # noqa: PTH110 - it may be too long
+    return value if is_name else os.path.abspath(value)  # noqa: PTH100 - as above

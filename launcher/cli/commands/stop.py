@@ -34,7 +34,8 @@ process is never signalled if it only reuses the PID of an ended one, or if it b
 
 Exit codes: 0 no process of the run is left; 1 the run is still active after --timeout, or cannot be stopped from here
 (another machine, another user, another version of tlaunch), or you answered no; 2 wrong usage, no such run, several
-runs are active and RUN is not given, or the only active run is in another directory and stdin is not a terminal.
+runs are active and RUN is not given, or the run is in another directory, RUN is not its full name or a path, and stdin
+is not a terminal.
 """
 WAYS_OUT = {State.UNKNOWN: "use the tlaunch that started it", State.UNWATCHED: "end the mpirun or srun that started it"}
 
@@ -94,8 +95,9 @@ Examples:
   tlaunch wait --timeout 2h 20261121-053712-transformer
 
 Exit codes: the run's exit code; 1 the run was lost (its launcher or agent was killed), or its end cannot be detected on
-this machine (started on another one, or by another version of tlaunch); 2 wrong usage, or no such run; 124 the run is
-still active after --timeout; 130 Ctrl-C.
+this machine (started on another one, or by another version of tlaunch), or you answered no; 2 wrong usage, no such
+run, or the run is in another directory, RUN is not given, and stdin is not a terminal; 124 the run is still active
+after --timeout; 130 Ctrl-C.
 """
 LOOK_S = 0.5
 UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
@@ -107,7 +109,7 @@ UNSEEN = frozenset({State.ELSEWHERE, State.UNKNOWN, State.UNWATCHED})
 )
 @active_run_argument
 def wait(*, run: str | None, timeout: float | None, runs_dir: Path) -> int:
-    watch = RunStatusReader(chosen_live(runs_dir, run))
+    watch = RunStatusReader(chosen_live(runs_dir, run, asks="wait for it"))
     until_s = None if timeout is None else time.monotonic() + timeout
     while not (state := watch.look()).state.over:
         if state.state in UNSEEN:

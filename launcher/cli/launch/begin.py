@@ -5,26 +5,27 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 from launcher.cli.launch.detach import Announcing, Detached
 from launcher.cli.launch.prepare import Prepared
-from launcher.cli.launch.recorded import to_record
+from launcher.cli.launch.recorded import as_words, to_record
 from launcher.cli.run_options import RunOptions
 from launcher.cli.text.columns import counted, time_limit
 from launcher.cli.text.stdout import as_argument, say
 from launcher.cli.text.style import screen_of
 from launcher.core.frozen import frozen
 from launcher.core.records import RunSpec
-from launcher.core.run_dir import RunDir
+from launcher.core.run_dir import DEFAULT_RUNS_DIR, SETTINGS, RunDir
 from launcher.core.text import ranges, shell_words
 from launcher.engines.assemble import assemble
 from launcher.engines.leftover_variables import conflicts, notes
 from launcher.engines.local import LocalAgent
 from launcher.preload.masking import masked_argv
 from launcher.runs.record import create_run
-from launcher.runs.registry import register
+from launcher.runs.registry import is_temporary, register
 
 
 @frozen
@@ -40,14 +41,27 @@ def begin_run(prepared: Prepared, master_port: int) -> RunSpec:
     def specify(name: str) -> RunSpec:
         return assemble(request, name=name, master_port=master_port)
 
-    spec = create_run(request.runs_dir, prepared.timed_name, specify, prepared.files, options)
+    files = dict(prepared.files)
+    if prepared.program.recipe is not None:
+        files[SETTINGS] = _settings_of(prepared)
+    spec = create_run(request.runs_dir, prepared.timed_name, specify, files, options)
     announce(prepared, spec)
     return spec
 
 
+def _settings_of(prepared: Prepared) -> str:
+    """Return a --config file with all settings of the bundled trainer, for `tlaunch rerun` and `tlaunch report`."""
+    from launcher.cli.training.trainer_program import effective_settings, toml_lines, without_settings  # only for it
+
+    settings = effective_settings(prepared.options, prepared.request.layout)
+    others = as_words(replace(without_settings(prepared.options), runs_dir=DEFAULT_RUNS_DIR))
+    return "".join(f"{line}\n" for line in toml_lines(settings, others))
+
+
 def announce(prepared: Prepared, spec: RunSpec) -> None:
     """Register and report the directory of a run that begins, and print notes about the run."""
-    register(spec.run_dir.parent)
+    if not is_temporary(spec.run_dir):
+        register(spec.run_dir.parent)
     if prepared.on_begin is not None:
         prepared.on_begin(spec.run_dir)
     say_notes(prepared, spec)

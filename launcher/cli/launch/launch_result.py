@@ -45,7 +45,10 @@ class FunctionResult(LaunchResult, Generic[T]):
 
     return_values: tuple[T, ...] = ()  # return_values[rank]; empty if the run failed
 
-    __repr__ = LaunchResult.__repr__
+    def __repr__(self) -> str:
+        count = len(self.return_values)
+        returned = f", {count} return value{'s' if count > 1 else ''}" if count else ""
+        return f"{super().__repr__().removesuffix(')')}{returned})"
 
 
 class RunFailedError(errors.TlaunchError):

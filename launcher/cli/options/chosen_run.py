@@ -73,8 +73,9 @@ def chosen_saved(runs_dir: Path, reference: str | None, has_it: Callable[[RunDir
     """Return `reference` if `runs_dir` or the file system has it, or else the path of the run that it names.
 
     Without `reference`, return the path of the newest run for which `has_it` returns True, and print a note. Other runs
-    directories are searched last. `what` names the searched thing in messages. Raises UnreadableError if there is no
-    such run, and UsageError if `reference` is a prefix of several names.
+    directories are searched last, and the user must confirm a run found there. `what` names the searched thing in
+    messages. Raises UnreadableError if there is no such run, and UsageError if `reference` is a prefix of several
+    names, or if a confirmation is needed and stdin is not a terminal.
     """
     elsewhere = other_run_directories(runs_dir)
     if reference is not None:
@@ -82,35 +83,41 @@ def chosen_saved(runs_dir: Path, reference: str | None, has_it: Callable[[RunDir
             return reference
         places = _places(runs_dir, reference)
         return reference if places == (runs_dir,) else str(chosen(runs_dir, reference).root)
-    if (found := newest_with((runs_dir,), has_it) or newest_with(elsewhere, has_it)) is None:
-        raise UnreadableError(
-            f"no run in {runs_dir} has a {what}",
-            hint="train the bundled program with `tlaunch run`, or choose a directory with `--runs-dir`",
-        )
+    if (found := newest_with((runs_dir,), has_it)) is None:
+        if (found := newest_with(elsewhere, has_it)) is None:
+            raise UnreadableError(
+                f"no run in {runs_dir} has a {what}",
+                hint="train the bundled program with `tlaunch run`, or choose a directory with `--runs-dir`",
+            )
+        why, root = f"no run in {escaped(str(runs_dir))} has a {what}", escaped(str(found.root))
+        confirm(f"{why}: use {root}?", why, f"to use the newest run in another directory, add {shell_word(root)}")
     say(f"note: using {as_people_call_it(found.root)}, the newest run with a {what}")
     return str(found.root)
 
 
-def chosen_live(runs_dir: Path, run: str | None) -> RunDir:
+def chosen_live(runs_dir: Path, run: str | None, *, asks: str | None = None) -> RunDir:
     """Return the run that RUN names, or the newest active run. Other active runs are listed on stderr.
 
-    Raises UnreadableError if the run does not exist.
+    If `asks` is given, such as "wait for it", the user must confirm a run that is found in another runs directory
+    without RUN. Raises UnreadableError if the run does not exist, and UsageError if a confirmation is needed and stdin
+    is not a terminal.
     """
     places = _places(runs_dir, run)
     active = _active(places, unwatched=True) if run is None else ()
-    if not active:
-        return _reported(_found(runs_dir, places, run), runs_dir, places)
+    run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
     if others := active[1:]:
         say(f"{len(others)} other {'run is' if len(others) == 1 else 'runs are'} active: {_names(others, runs_dir)}")
-    return _reported(active[0].run_dir, runs_dir, places)
+    if asks is not None and (run is None or means_latest(run)) and _confirmed(run_dir, runs_dir, run, asks):
+        return run_dir
+    return _reported(run_dir, runs_dir, places)
 
 
 def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
     """Return the run to stop. If RUN is missing or ambiguous, return the only active run.
 
-    Without RUN, the user's own runs are preferred to runs of other users, and a run in another runs directory must be
-    confirmed. Raises UsageError if several runs match, or if a confirmation is needed and stdin is not a terminal, and
-    UnreadableError if the run does not exist.
+    Without RUN, the user's own runs are preferred to runs of other users. The user must confirm a run in another runs
+    directory, unless RUN is its full name or a path. Raises UsageError if several runs match, or if a confirmation is
+    needed and stdin is not a terminal, and UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     named = () if run is None or means_latest(run) else find_runs(places[0], run)
@@ -127,22 +134,23 @@ def chosen_only(runs_dir: Path, run: str | None) -> RunDir:
             hint="list all runs with `tlaunch ps --everywhere --all`",
         )
     run_dir = active[0].run_dir if active else _found(runs_dir, places, run)
-    if run is not None and not means_latest(run):
-        if (why := _linked_by_another(run_dir, run, places)) is not None:
-            root = run_dir.root
-            confirm(f"{why}, to {root}: stop that run?", why, f"to stop it, use `tlaunch stop {shell_word(str(root))}`")
-        return _reported(run_dir, runs_dir, places)
-    for why in filter(None, (_where(run_dir, runs_dir), _whose(run_dir) if os.geteuid() == ROOT else None)):
+    is_named = run is not None and not means_latest(run)
+    if run is not None and is_named and (why := _linked_by_another(run_dir, run, places)) is not None:
+        root = run_dir.root
+        confirm(f"{why}, to {root}: stop that run?", why, f"to stop it, use `tlaunch stop {shell_word(str(root))}`")
+    elif _confirmed(run_dir, runs_dir, run, "stop it"):
+        places = (runs_dir,)  # the question has named the directory
+    if not is_named and os.geteuid() == ROOT and (why := _whose(run_dir)) is not None:
         confirm(f"{why}: stop it?", f"{why}, and RUN is not given", f"use `tlaunch stop {as_argument(run_dir)}`")
-    return run_dir
+    return _reported(run_dir, runs_dir, places)
 
 
 def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     """Return the run to repeat.
 
-    Unless `yes` is true, the user must confirm a run found in another runs directory without RUN, and a run found
-    through another user's symbolic link. Raises UsageError if RUN is a prefix of several names, or if a confirmation is
-    needed and stdin is not a terminal, and UnreadableError if the run does not exist.
+    Unless `yes` is true, the user must confirm a run found in another runs directory, unless RUN is its full name or a
+    path, and a run found through another user's symbolic link. Raises UsageError if RUN is a prefix of several names,
+    or if a confirmation is needed and stdin is not a terminal, and UnreadableError if the run does not exist.
     """
     places = _places(runs_dir, run)
     run_dir = _found(runs_dir, places, run)
@@ -150,8 +158,7 @@ def chosen_to_rerun(runs_dir: Path, run: str | None, *, yes: bool) -> RunDir:
     if not yes and run is not None and is_named and (why := _linked_by_another(run_dir, run, places)) is not None:
         line = f"to repeat that run, use `tlaunch rerun {shell_word(str(run_dir.root))}`"
         confirm(f"{why}, to {run_dir.root}: run that again?", why, line)
-    elif not yes and not is_named and (why := _where(run_dir, runs_dir)) is not None:
-        confirm(f"{why}: run it again?", f"{why}, and RUN is not given", f"use `tlaunch rerun {as_argument(run_dir)}`")
+    elif not yes and _confirmed(run_dir, runs_dir, run, "run it again"):
         return run_dir
     return _reported(run_dir, runs_dir, places)
 
@@ -180,6 +187,22 @@ def _where(run_dir: RunDir, runs_dir: Path) -> str | None:
     if run_dir.root.parent == runs_dir.resolve():
         return None
     return f"{escaped(run_dir.root.name)} is in {escaped(str(run_dir.root.parent))}, not in {escaped(str(runs_dir))}"
+
+
+def _confirmed(run_dir: RunDir, runs_dir: Path, run: str | None, question: str) -> bool:
+    """Ask for confirmation if the run is not in `runs_dir` and RUN is not its full name or path. Return True if asked."""
+    if (why := _where(run_dir, runs_dir)) is None:
+        return False
+    reason = "RUN is not given"
+    if run is not None and not means_latest(run):
+        if run == run_dir.root.name or any(
+            os.path.realpath(path) == str(run_dir.root) for path in (run, runs_dir / run)
+        ):
+            return False
+        reason = f"{escaped(run)} is not its full name"
+    command = click.get_current_context().command_path
+    confirm(f"{why}: {question}?", f"{why}, and {reason}", f"use `{command} {as_argument(run_dir)}`")
+    return True
 
 
 def _linked_by_another(run_dir: RunDir, run: str, places: tuple[Path, ...]) -> str | None:

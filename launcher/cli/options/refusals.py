@@ -300,7 +300,7 @@ def _hint_of_duration(error: TlaunchError, words: Sequence[str], command: click.
     """
     own = (*(words[: words.index("--")] if "--" in words else words), "")
     takers = {name for param in command.params if param.metavar == DURATION for name in param.opts}
-    for (option, second), (_, third) in pairwise(pairwise((*words, ""))):
+    for (option, second), (_, third) in pairwise(pairwise(own)):
         name, is_joined, value = option.partition("=")
         number, unit = (value, second) if is_joined else (second, third)
         is_split = name in takers and number.replace(".", "", 1).isdecimal() and unit in _UNITS

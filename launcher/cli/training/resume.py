@@ -11,7 +11,16 @@ from typing import Any
 
 from launcher.checkpoint.dcp import DCP_METADATA
 from launcher.checkpoint.file_layout import MODEL
-from launcher.checkpoint.index import Index, checkpoints_in, is_checkpoint, read_index, readable, step_named, written_ns
+from launcher.checkpoint.index import (
+    Index,
+    best_of,
+    checkpoints_in,
+    is_checkpoint,
+    read_index,
+    readable,
+    step_named,
+    written_ns,
+)
 from launcher.checkpoint.initial_model import check_initial
 from launcher.checkpoint.mindspore import MINDSPORE_SUFFIX
 from launcher.checkpoint.same_settings import as_set, check_settings, difference_text, differing_settings
@@ -28,6 +37,7 @@ from launcher.logs.terminal import escaped
 from launcher.runs.record import continued_by
 from launcher.runs.store import find_run, find_runs, given_names, means_latest, run_names
 
+BEST = "best"  # the name of the best checkpoint in its directory
 SHOWN = 8  # checkpoints or settings listed in a message
 PACKAGED_DATA = "the packaged sample"
 
@@ -200,22 +210,28 @@ def resolve_model(runs_dir: Path, reference: str) -> Path:
     For a run, this is its final model, or its newest checkpoint if there is no model yet. Raises UnreadableError if
     there is neither, and UsageError if `reference` is a prefix of several run names.
     """
-    places = [Path(reference), runs_dir / reference] if reference else []
+    places = _paths(runs_dir, reference)
     with suppress(TlaunchError):  # the reference may be a checkpoint
         places.append(find_run(runs_dir, reference).model)
-    # A checkpoint may contain a file with the same name. Path.is_file raises for long names.
-    found = (place for place in map(_of_its_run, places) if os.path.isfile(place / MODEL) and not is_checkpoint(place))  # noqa: PTH113
+    found = (place for place in map(_of_its_run, places) if _is_model(place))
     return (next(found, None) or resolve_checkpoints(runs_dir, reference)[0]).absolute()
 
 
 def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
     """Return the checkpoints of a run or directory, newest first. For a checkpoint, return only this checkpoint.
 
-    Paths may be relative to the runs directory: `latest/checkpoints/step-500`. Raises UnreadableError if no checkpoint is
+    Paths may be relative to the runs directory: `latest/checkpoints/step-500`. They may begin with the --name of a run,
+    and `best` means the best checkpoint of a directory: `NAME/checkpoints/best`. Raises UnreadableError if no checkpoint is
     found, and UsageError if `reference` is a prefix of several run names.
     """
-    places = (Path(reference), runs_dir / reference) if reference else ()
+    places = _paths(runs_dir, reference)
     for path in map(_of_its_run, places):
+        if (
+            path.name == BEST
+            and not os.path.lexists(path)
+            and (best := best_of(readable(checkpoints_in(path.parent)))) is not None
+        ):
+            return [best.absolute()]
         if is_checkpoint(path):
             return [path.absolute()]
         if found := checkpoints_in(path):
@@ -234,6 +250,33 @@ def resolve_checkpoints(runs_dir: Path, reference: str) -> list[Path]:
     if not (found := checkpoints_in(run.checkpoints)):
         raise _none_of_run(reference, run)
     return [each.absolute() for each in found]
+
+
+def names_a_run(runs_dir: Path, reference: str) -> bool:
+    """Return True if `reference` names a run, and the path `reference` contains neither checkpoints nor a model."""
+    path = Path(reference)
+    if is_checkpoint(path) or checkpoints_in(path) or _is_model(path):
+        return False
+    with suppress(TlaunchError):
+        return find_run(runs_dir, reference).root != path.resolve()
+    return False
+
+
+def _paths(runs_dir: Path, reference: str) -> list[Path]:
+    """Return the paths that `reference` may mean: itself, one in the runs directory, or one in the run of that name."""
+    if not reference:
+        return []
+    paths = [Path(reference), runs_dir / reference]
+    name, _, inner = reference.partition("/")
+    if name and inner:
+        with suppress(TlaunchError):
+            paths.append(find_run(runs_dir, name).root / inner)
+    return paths
+
+
+def _is_model(path: Path) -> bool:
+    # A checkpoint may contain a file with the same name.
+    return os.path.isfile(path / MODEL) and not is_checkpoint(path)  # noqa: PTH113 - Path.is_file raises for long names
 
 
 def _of_its_run(path: Path) -> Path:
@@ -257,6 +300,9 @@ def _missing(path: Path, reference: str) -> UnreadableError | None:
             hint=f"convert it: `tlaunch ckpt import {shell_word(reference)} --format {form} --like RUN --output DIR`",
         )
     why = f"{escaped(reference)}: this checkpoint does not exist"
+    if path.name == BEST and (others := checkpoints_in(path.parent)):
+        why = f"{escaped(reference)}: none of these checkpoints was validated, so none is known to be the best"
+        return UnreadableError(why, hint=f"choose from {_names_of(others)}; train.validate_every=N validates")
     directory = path.parent if step_named(path.name) is not None else path
     if others := checkpoints_in(directory):
         return UnreadableError(why, hint=f"choose from {_names_of(others)}")

@@ -114,4 +114,4 @@ def _bounds(field: dataclasses.Field[Any]) -> Bounds:
 
 
 def _names(name: str, bounds: Bounds) -> list[str]:
-    return [*filter(None, (bounds.alias,)), *names_of(name)]
+    return [*filter(None, (bounds.alias,)), *names_of(name, same_meaning=True)]

@@ -16,10 +16,11 @@ from launcher.core.errors import TlaunchError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout, ResumedFrom
 from launcher.core.resources import module_argv, stand_in_note
-from launcher.core.text import printable, shell_words
+from launcher.core.run_dir import SETTINGS
+from launcher.core.text import printable, shell_words, some_of
 from launcher.preload.masking import MASK
 from launcher.recipes.catalog import Recipe, recipe_named
-from launcher.recipes.load import named_settings, origins, packaged_config
+from launcher.recipes.load import named_settings, origins, packaged_config, read_settings
 from launcher.recipes.settings import all_settings, as_toml
 
 TRAINER = "launcher.trainer"
@@ -140,7 +141,7 @@ def _initial(
 
 
 DEFAULT = "default"
-FILE = "settings.toml"
+SHOWN = 8  # changed settings in a message
 MICRO_BATCHES = "train.micro_batches"
 
 
@@ -176,6 +177,30 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
     )  # fmt: skip
 
 
+def changed_file(options: RunOptions, recorded: Path, cwd: Path) -> str | None:
+    """Return how the settings of a run's --config file differ from those `recorded`, or None if they are the same.
+
+    `options` are the recorded options of the run, and `cwd` is its working directory.
+    """
+    assert options.config is not None
+    was = {name: as_toml(value) for name, value in read_settings(recorded).items()}
+    file = cwd / options.config
+    try:
+        found = effective_settings(
+            replace(options, config=str(file) if file.is_file() else options.config),
+            Layout(micro_batches=options.micro_batches or 1),
+        )
+    except TlaunchError as error:
+        return error.message
+    now = {each.name: as_toml(each.value) for each in found}
+    changes = [
+        f"{name} = {now.get(name, 'none')} (recorded: {was.get(name, 'none')})"
+        for name in {**was, **now}
+        if was.get(name) != now.get(name)
+    ]
+    return f"{options.config} has changed: {some_of(changes, SHOWN)}" if changes else None
+
+
 def changed_settings(options: RunOptions, layout: Layout) -> list[str]:
     """Return the settings with other values than their defaults, such as "train.steps=5"."""
     return [
@@ -195,9 +220,9 @@ def toml_lines(settings: Sequence[EffectiveSetting], others: Iterable[str]) -> I
 
     The first line is a comment with the command that repeats the run from this file; `others` are its other options.
     """
-    command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={FILE}"))
+    command = shell_words(("tlaunch", "--no-config", "run", *others, f"--config={SETTINGS}"))
     filled_in = ", and fill in the masked values" if MASK in command else ""
-    yield f"# To repeat the run, save this file as {FILE} and run `{command}`{filled_in}."
+    yield f"# To repeat the run, save this file as {SETTINGS} and run `{command}`{filled_in}."
     yield ""
     for section, of_section in groupby(settings, lambda each: each.name.partition(".")[0]):
         yield f"[{section}]"

@@ -14,8 +14,8 @@ from launcher.core.resources import at_home
 from launcher.core.text import printable
 from launcher.corpus.dataset import choose_languages, count_first_pairs, find_splits
 from launcher.corpus.sample import LANGUAGES
-from launcher.mesh.layouts import SUGGESTED, nearest_layouts
 from launcher.corpus.text_digest import read_text
+from launcher.mesh.layouts import SUGGESTED, nearest_layouts
 from launcher.mesh.schedules import INTERLEAVED
 from launcher.recipes.train import ParallelConfig, check_clip_norm, check_early_stopping
 from launcher.recipes.transformer.cost import pipeline_stages, predicted_busy, rank_costs

@@ -98,7 +98,7 @@ def _train(program: Program[AnyBatch, AnyResult], files: Files, schedule: SaveSc
         facts = {"validation_loss": validation_loss, "layout": dataclasses.asdict(world.place.layout)}
         save_model(files.output, program.name, weights, program.settings, program.tokenizer, facts)
         metrics.saved(last_step, "model")
-        say(f"saved {files.output}")
+        say("\n".join(filter(None, (f"saved {files.output}", saving.better_than(last_step)))))
     program.show(weights)
     return weights
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from launcher.checkpoint.finish import record_validation, set_aside
-from launcher.checkpoint.index import NOT_VALIDATED, Validations, name_of, read_index
+from launcher.checkpoint.index import NOT_VALIDATED, Validations, best_of, checkpoints_in, name_of, read_index, readable
 from launcher.core.codec import decode, encode
 from launcher.core.errors import TlaunchError, UsageError
+from launcher.core.text import shell_word
 from launcher.recipes.train import CheckpointConfig
 from launcher.trainer.checkpoint.checkpoint_files import SEEN_SOON_S, SEEN_WITHIN_S
 from launcher.trainer.checkpoint.initial import start_from
@@ -144,6 +145,20 @@ class Saving:
             self._metrics.flush()
             say_of_all(f"ended by SIGTERM after step {step}", program.world)
             end_by_sigterm()
+
+    def better_than(self, last_step: int) -> str | None:
+        """Return a log line about the best checkpoint that is left, or None if it is of the last step. Call it on rank 0."""
+        if self._files.checkpoints is None:
+            return None
+        indexed = list(readable(checkpoints_in(self._files.checkpoints)))
+        if (best := best_of(indexed)) is None or (index := dict(indexed)[best]).step == last_step:
+            return None
+        validation = [] if index.validation_loss is None else [f"loss {index.validation_loss:.6f}"]
+        validation += [] if index.validation_bleu is None else [f"BLEU {index.validation_bleu:.2f}"]
+        return (
+            f"the model is of step {last_step}; the best checkpoint that is left is of step {index.step} "
+            f"(validation {', '.join(validation)}): to get its model, use `tlaunch ckpt merge {shell_word(str(best))} --output DIR`"
+        )
 
     def record_validation(self, validated: Validated, validations: Validations) -> None:
         """Add a validation to the checkpoint that the training resumed from, unless another run wrote it."""

@@ -22,6 +22,7 @@ SPIKE = 0.2  # outliers flatten a linear axis if most values take a smaller shar
 # Field, title, and whether the axis begins at zero.
 QUANTITIES = (
     ("loss", "loss", False),
+    ("bleu", "BLEU", False),
     ("learning_rate", "learning rate", True),
     ("gradient_norm", "gradient norm", False),
     ("tokens_per_s", "tokens/s", True),
@@ -74,7 +75,9 @@ def charts_of(runs: Sequence[Measured]) -> Iterator[Chart]:
         series = []
         for number, facts in enumerate(runs):
             label = facts.name if not alone else "training" if field == "loss" else title
-            series.append(Series(short(label), points(facts.course.steps, field), number))
+            is_bleu = field == "bleu"  # measured by validations
+            records = facts.course.validations if is_bleu else facts.course.steps
+            series.append(Series(short(label), points(records, field), number, rings=is_bleu))
             if field == "loss" and facts.course.validations:
                 label = "validation" if alone else f"{facts.name}, validation"
                 validations = points(facts.course.validations, "validation_loss")

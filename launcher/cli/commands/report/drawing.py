@@ -43,7 +43,7 @@ FILLS = {
 }  # fmt: skip
 # The marker and the name of each kind of mark.
 SIGNS = {
-    "validation": ("v", "validation"), "saved": ("s", "model saved"), "slow": ("^", "slower than the others"),
+    "validation": ("v", "validation"), "saved": ("s", "model or checkpoint saved"), "slow": ("^", "slower than the others"),
     "hung": ("P", "no progress"), "failure": ("X", "failure"), "stopping": ("D", "all ranks are stopped"),
     "restart": ("*", "restart"), "paused": ("H", "paused"), "continued": (">", "continued"),
 }  # fmt: skip

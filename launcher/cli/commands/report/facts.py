@@ -15,6 +15,7 @@ from launcher.cli.text.stdout import say
 from launcher.core.codec import encode
 from launcher.core.errors import UsageError
 from launcher.core.frozen import frozen
+from launcher.core.heartbeat import read_heartbeat
 from launcher.core.records import ResumedFrom
 from launcher.core.run_dir import RunDir
 from launcher.runs.logged_metrics import LoggedSteps, logged_steps
@@ -41,12 +42,19 @@ class Totals:
     attempts: int
     duration_s: float | None
     steps: int | None  # the highest number; samples if the program printed samples
+    ended_early_of: int | None  # the planned steps of a run that succeeded with fewer, as with train.early_stopping
     final_loss: float | None  # of the last line with a loss, which may be a mean; None if not finite
-    best_loss: float | None
+    best_loss: float | None  # the lowest training loss
     best_loss_step: int | None
     validation_loss: float | None  # the last one
     validation_step: int | None
     perplexity: float | None
+    best_validation_loss: float | None
+    best_validation_step: int | None
+    bleu: float | None  # the last one
+    bleu_step: int | None
+    best_bleu: float | None
+    best_bleu_step: int | None
     tokens_per_s: float | None  # median over all steps
     peak_memory_bytes: int | None  # only of the rank that writes metrics: its accelerator's, else its process's
     step_s: float | None  # median over all steps, like the fields below
@@ -185,20 +193,32 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
     """Compute the totals. Losses and steps include the runs from which this run was resumed."""
     with_loss = [each for each in course.validations if each.validation_loss is not None]
     validation = next(reversed(with_loss or course.validations), None)
-    losses = [(loss, each.step) for each in course.steps if (loss := finite(each.loss)) is not None]
-    best_loss, best_loss_step = min(losses, key=itemgetter(0), default=(None, None))
+    best_loss, best_loss_step = min(_known(course.steps, "loss"), key=itemgetter(0), default=(None, None))
+    validated = _known(course.validations, "validation_loss")
+    best_validation, best_validation_step = min(validated, key=itemgetter(0), default=(None, None))
+    translated = _known(course.validations, "bleu")
+    bleu, bleu_step = translated[-1] if translated else (None, None)
+    best_bleu, best_bleu_step = max(translated, key=itemgetter(0), default=(None, None))
+    steps = max((each.step for each in chain(course.steps, metrics.steps)), default=None)
     memory = chain.from_iterable((each.peak_memory_bytes, each.memory_bytes) for each in metrics.steps)
     speeds = [speed for each in own.steps if (speed := finite(each.tokens_per_s)) is not None]
     return Totals(
         attempts=len(state.attempts),
         duration_s=duration_s,
-        steps=max((each.step for each in chain(course.steps, metrics.steps)), default=None),
+        steps=steps,
+        ended_early_of=_planned_steps(state, steps),
         final_loss=finite(next((each.loss for each in reversed(course.steps) if each.loss is not None), None)),
         best_loss=best_loss,
         best_loss_step=best_loss_step,
         validation_loss=finite(validation.validation_loss) if validation else None,
         validation_step=validation.step if validation else None,
         perplexity=validation.perplexity if validation else None,
+        best_validation_loss=best_validation,
+        best_validation_step=best_validation_step,
+        bleu=bleu,
+        bleu_step=bleu_step,
+        best_bleu=best_bleu,
+        best_bleu_step=best_bleu_step,
         tokens_per_s=statistics.median(speeds) if speeds else None,
         peak_memory_bytes=max((size for size in memory if size is not None), default=None),
         step_s=finite(median_of(own.steps, "step_s")),
@@ -209,6 +229,20 @@ def _totals(state: RunState, duration_s: float | None, metrics: Metrics, own: Me
         clipped_share=finite(mean_of(own.steps, "clipped_share")),
         stage_busy=own.stages[-1].stage_busy if own.stages else (),
     )
+
+
+def _planned_steps(state: RunState, steps: int | None) -> int | None:
+    """Return the number of steps that a run has planned, if it has succeeded with fewer, else None."""
+    if state.state is not State.FINISHED or steps is None:
+        return None
+    beat = read_heartbeat(state.run_dir.heartbeat(0))
+    planned = None if beat is None else beat.beat.last_step
+    return planned if planned is not None and steps < planned else None
+
+
+def _known(records: Iterable[Any], field: str) -> list[tuple[float, int]]:
+    """Return the finite values of a field, each with its step."""
+    return [(value, each.step) for each in records if (value := finite(getattr(each, field))) is not None]
 
 
 def points(records: Iterable[Any], field: str) -> tuple[Point, ...]:

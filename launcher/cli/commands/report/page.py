@@ -13,19 +13,16 @@ from markupsafe import Markup
 
 from launcher import __version__
 from launcher.cli.commands.report.charts import Chart, RankChart, charts_of, rank_chart, safe
+from launcher.cli.commands.report.differences import differences, rules_of
 from launcher.cli.commands.report.facts import RunFacts, mapping
 from launcher.cli.commands.report.report_text import UNKNOWN, figures, notes
 from launcher.cli.launch.recorded import as_words, recorded_options
-from launcher.cli.run_options import DECIDED_BY_TLAUNCH
 from launcher.cli.text.columns import counted, duration
 from launcher.cli.text.membership_text import change_text
-from launcher.cli.text.run_status_line import is_own_module
-from launcher.cli.text.verdict_text import NUMBER, culprit_failure, excerpt, headline, rank_list, signal_name
-from launcher.core.codec import decode
+from launcher.cli.text.verdict_text import NUMBER, culprit_failure, excerpt, headline, rank_list
 from launcher.core.errors import UnreadableError
 from launcher.core.events import Cause, RankStarted
 from launcher.core.frozen import frozen
-from launcher.core.records import Supervision
 from launcher.core.resources import data_dir
 from launcher.core.run_dir import RunDir, mark_of
 from launcher.core.text import shell_word, shell_words
@@ -81,41 +78,6 @@ def _moment(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def differences(runs: Sequence[RunFacts]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the settings that differ between runs, with a value for each run."""
-    settings = [_settings(facts) for facts in runs]
-    for name in dict.fromkeys(name for each in settings for name in each):
-        unset = "not set" if name.startswith("$") else "default"
-        values = [shortened(safe(each.get(name, unset))) for each in settings]
-        if len(set(values)) > 1:
-            yield name, values
-
-
-def _settings(facts: RunFacts) -> dict[str, str]:
-    """Return the run's settings by name, such as its layout, command and environment variables."""
-    record = facts.record
-    chosen = {"ranks": str(facts.state.progress.rank_count)}
-    chosen |= {f"layout.{name}": str(value) for name, value in mapping(record.get("layout")).items()}
-    chosen |= dict(_rules(facts))
-    chosen["rank table"] = str(mapping(record.get("cluster")).get("source") or "none")
-    chosen["working directory"] = str(record.get("cwd", ""))
-    command, sets = [], {}
-    words = iter(facts.command)
-    for word in words:
-        if word == "--set":
-            name, _, value = next(words, "").partition("=")
-            sets[name] = value
-        else:
-            command.append(word)
-    variables = mapping(facts.first_rank.get("env")).items()
-    own = facts.state.run_dir.root.name  # in the values of variables that differ between any two runs
-    return {**chosen, "command": shell_words(command), **sets} | {
-        f"${name}": str(value)
-        for name, value in variables
-        if value and not name.startswith("TLAUNCH_") and name not in DECIDED_BY_TLAUNCH and own not in str(value)
-    }
-
-
 def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     record = facts.record
     with suppress(UnreadableError):
@@ -129,28 +91,10 @@ def about(facts: RunFacts) -> Iterator[tuple[str, str]]:
     yield "ranks", ranks + (f", from {cluster['source']}" if cluster.get("source") else "")
     if pairs := [f"{name}={value}" for name, value in mapping(record.get("layout")).items() if value]:
         yield "layout", " ".join(pairs)
-    if rules := [f"{name}: {value}" for name, value in _rules(facts)]:
+    if rules := [f"{name}: {value}" for name, value in rules_of(facts)]:
         yield "rules", "; ".join(rules)
     yield from ((str(name), str(version)) for name, version in mapping(record.get("versions")).items())
     yield "run directory", str(facts.state.run_dir.root)
-
-
-def _rules(facts: RunFacts) -> Iterator[tuple[str, str]]:
-    """Yield the settings of the run's supervision that are set, in the words of the options."""
-    with suppress(ValueError):
-        rules = decode(Supervision, facts.record.get("supervision"))
-        times = (
-            ("grace period", rules.grace_s), ("hang timeout", rules.hang_timeout_s), ("time limit", rules.time_limit_s),
-        )  # fmt: skip
-        yield from ((name, f"{seconds:g} s") for name, seconds in times if seconds is not None)
-        if rules.max_restarts:
-            yield "restarts", f"at most {rules.max_restarts}"
-        if rules.elastic is not None:
-            yield "elastic", "yes"
-        if rules.forward_signals:
-            yield "forwarded signals", ", ".join(map(signal_name, rules.forward_signals))
-        if modules := [name for name in rules.preload or () if not is_own_module(name)]:
-            yield "preloaded modules", ", ".join(modules)
 
 
 MAX_LINES = 15  # of a log

@@ -33,7 +33,7 @@ Examples:
   tlaunch report
   tlaunch report --html report.html
   tlaunch report --html both.html 20261121-053712-transformer 20261121-061210-transformer
-  tlaunch report --json | jq '.runs[0].best_loss'
+  tlaunch report --json | jq '.runs[0].best_validation_loss'
   tlaunch report --live
 
 Loss, tokens/s and memory come from metrics.jsonl in the run directory, which rank 0 of the bundled trainer writes.

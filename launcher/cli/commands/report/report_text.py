@@ -33,17 +33,18 @@ HOW = (
     "learning_rate, tokens_per_s, memory_bytes and validation_loss"
 )
 MAX_SPARKLINE = 40  # characters
-MIN_COLUMN = 24  # for each of several runs side by side; with less room, they are shown one below another
+MIN_COLUMN = 23  # for each of several runs side by side; with less room, they are shown one below another
 MAX_CELL_LINES = 4
 MIN_WIDTH = 20
 MAX_CHANGES = 8  # of an elastic run; the last ones are shown
 SAID = {"state", "first failure"}  # also in the sentence about a run
-NAME_WIDTH = len("last validation")  # the longest name
+NAME_WIDTH = len("lowest training loss")  # the longest name
 # The fields of figures that are also shown as curves.
 COURSES = {
     "final loss": "loss",
     "last loss": "loss",
     "last validation": "validation_loss",
+    "last BLEU": "bleu",
     "median tokens/s": "tokens_per_s",
     "step time": "step_s",
     "padding": "padding_share",
@@ -51,6 +52,7 @@ COURSES = {
     "gradient norm": "gradient_norm",
     "peak memory": "memory_bytes",
 }
+OF_VALIDATIONS = ("validation_loss", "bleu")
 
 
 def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
@@ -61,7 +63,7 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
     for facts in runs:
         state, totals, course = facts.state, facts.totals, facts.course
         perplexity = "" if totals.perplexity is None else f", perplexity {number(totals.perplexity, ',.2f')}"
-        best_step, peak_bytes = totals.best_loss_step, totals.peak_memory_bytes
+        planned, peak_bytes = totals.ended_early_of, totals.peak_memory_bytes
         for name, text in (
             ("state", state.state.value + (f", exit code {state.exit_code}" if state.exit_code else "")),
             ("first failure", culprit(state) or UNKNOWN),
@@ -72,14 +74,15 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
                 f"{unit}s",
                 "at least " * (facts.printed.at_least and totals.steps is not None)
                 + number(totals.steps, ",d")
-                + (f" {facts.unit}s" if facts.unit != unit else ""),
+                + (f" {facts.unit}s" if facts.unit != unit else "")
+                + ("" if planned is None else f" of {planned:,}, ended early"),
             ),
             (final, _last_loss(course.steps, "loss", facts.unit)),
-            (
-                "best loss",
-                number(totals.best_loss, ".4f") + ("" if best_step is None else f" at {facts.unit} {best_step:,}"),
-            ),
+            ("lowest training loss", _at(totals.best_loss, ".4f", totals.best_loss_step, facts.unit)),
             ("last validation", _last_loss(course.validations, "validation_loss", facts.unit, perplexity)),
+            ("best validation", _at(totals.best_validation_loss, ".4f", totals.best_validation_step, facts.unit)),
+            ("last BLEU", _at(totals.bleu, ".2f", totals.bleu_step, facts.unit)),
+            ("best BLEU", _at(totals.best_bleu, ".2f", totals.best_bleu_step, facts.unit)),
             ("median tokens/s", number(totals.tokens_per_s, ",.0f")),
             ("step time", step_time(totals.step_s, totals.step_shares)),
             ("stages busy", ", ".join(number(share, ".0%") for share in totals.stage_busy) or UNKNOWN),
@@ -90,6 +93,10 @@ def figures(runs: Sequence[RunFacts]) -> dict[str, list[str]]:
         ):
             rows.setdefault(name, []).append(text)
     return {name: values for name, values in rows.items() if set(values) != {UNKNOWN}}
+
+
+def _at(value: float | None, digits: str, step: int | None, unit: str) -> str:
+    return number(value, digits) + ("" if step is None else f" at {unit} {step:,}")
 
 
 def _last_loss(records: Sequence[Any], field: str, unit: str, more: str = "") -> str:
@@ -207,6 +214,6 @@ def _cell(text: str, column: int) -> list[str]:
 def _course(name: str, facts: RunFacts, room: int, *, plain: bool) -> str:
     """Return a sparkline of a figure, or "" if fewer than two of its values are known."""
     field = COURSES.get(name, "")
-    records = facts.course.validations if field == "validation_loss" else facts.course.steps
+    records = facts.course.validations if field in OF_VALIDATIONS else facts.course.steps
     values = [y for _, y in points(records, field)] if field else []
     return sparkline(values, room, plain=plain) if sum(value is not None for value in values) > 1 else ""
