@@ -21,7 +21,7 @@ from launcher.cli.run_options import RunOptions, for_engine
 from launcher.cli.text.saved_text import newest_checkpoint
 from launcher.cli.text.stdout import as_argument, say, write_out
 from launcher.cli.training.resume import names_a_run
-from launcher.core.errors import EXIT_OK, UsageError
+from launcher.core.errors import EXIT_OK, UnreadableError, UsageError
 from launcher.core.resources import usual_runs_dir
 from launcher.core.run_dir import DEFAULT_RUNS_DIR, RunDir
 from launcher.core.text import shell_word, shell_words
