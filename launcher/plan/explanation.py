@@ -28,6 +28,7 @@ UNKNOWN = (
 _CHANGES_SHOWN = 3
 _FINALISTS = 24  # layouts that are evaluated again for each change
 _MORE_MEMORY = 1.25
+_UNEVEN = 1.03  # imbalance of stages that is worth a word
 
 
 @frozen
@@ -45,7 +46,8 @@ def class_reason(each: LayoutClass, best: Prediction | None, device: DeviceProfi
         return each.refused
     if each.best is None:
         memory, configuration = each.least_memory, each.least_configuration
-        assert memory is not None and configuration is not None
+        assert memory is not None, "a class without a best layout is too large"
+        assert configuration is not None
         return (
             f"needs {memory.total / 1e9:.1f} GB of {device.memory_bytes / 1e9:.1f} GB or more on stage {memory.rank}: "
             f"{_largest(memory)}, with {configuration.software.recompute} recompute"
@@ -59,7 +61,11 @@ def slower_reason(slower: Prediction, best: Prediction) -> str:
     """Return the part of the step that makes a layout slower than the best one."""
     name = max(PART_NAMES, key=lambda part: getattr(slower.parts, part) - getattr(best.parts, part))
     own, others = getattr(slower.parts, name), getattr(best.parts, name)
-    return f"{slower.step_s / best.step_s:.2f} x the best: {PART_NAMES[name]} {_seconds(own)} instead of {_seconds(others)}"
+    reason = f"{slower.step_s / best.step_s:.2f} x the best: {PART_NAMES[name]} {_seconds(own)} instead of {_seconds(others)}"
+    pp = slower.configuration.layout.pp
+    if name == "compute" and slower.imbalance > _UNEVEN and slower.busiest_stage == pp - 1:
+        reason += f"; stage {pp - 1} has the head and is busy {slower.imbalance:.2f} x the mean"
+    return reason
 
 
 def deciding_part(parts: StepParts) -> str:
@@ -116,7 +122,7 @@ def _changes(
         with_numbers(lambda old: replace(old, dispatch_s=old.dispatch_s / 2, micro_batch_s=old.micro_batch_s / 2)),
         finalists,
     )
-    more = [each for each in _would_fit(device, result.too_large)][:_FINALISTS]
+    more = list(_would_fit(device, result.too_large))[:_FINALISTS]
     yield "25 % more memory", device, [*finalists, *more]
     yield "twice the global batch", device, [*finalists, *map(_twice_the_batch, finalists)]
     if not finalists[0].software.flash_attention:

@@ -1,9 +1,9 @@
 """Robust least squares with priors, for a few dozen unknowns. Standard library only.
 
-Minimises    Σ ρ(residual_i / SIGMA) + Σ (x_j / width_j)²    where x_j = ln(number_j / its prior)
+Minimises    Σ huber(residual_i / SIGMA) + Σ (x_j / width_j)²    where x_j = ln(number_j / its prior)
 
-by Gauss-Newton steps with Levenberg's damping. ρ is Huber's function: a row that no number explains counts linearly, so
-that a single outlier does not move the others. A number that no row depends on stays at its prior.
+by Gauss-Newton steps with Levenberg's damping. Huber's function is quadratic up to HUBER, then linear: a single outlier
+does not move the others. A number that no row depends on stays at its prior.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from launcher.core.records import Layout
 from launcher.plan.configuration import Configuration, Software, chunks_of, software_of
 from launcher.plan.model_shape import ModelShape, model_from
 
+PLAIN = Software()
 _FIELDS = ("dp", "mp", "pp", "micro_batch", "micro_batches")
 _HINT = 'give {"rows": [...]}; docs/planner.md lists the fields of a row'
 
@@ -35,7 +36,7 @@ class MeasuredRow:
     memory_bytes: float | None
 
 
-def read_rows(path: Path, default: Software = Software()) -> tuple[MeasuredRow, ...]:
+def read_rows(path: Path, default: Software = PLAIN) -> tuple[MeasuredRow, ...]:
     """Return the measured rows of a file. `default` has the settings that a row does not state.
 
     Raises UnreadableError if the file or a row cannot be read.

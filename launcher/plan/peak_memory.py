@@ -1,13 +1,13 @@
 """The memory of each pipeline rank at its peak, in parts.
 
-weights       2 bytes a parameter
-gradients     4 (summed in single precision)
-optimizer     12 (a single-precision copy and Adam's two moments), divided by dp if the optimizer is sharded
-activations   of a layer, for every micro batch in flight (Korthikanti et al. 2022, arXiv:2205.05198, section 4), for each
-              position: 10 h bytes and the cut features / mp; 5 bytes a score without flash attention or recompute of
-              scores. With full recompute: the layer's input, and one layer in work
-logits        10 bytes each on the last rank
-base          libraries, communication buffers and unused blocks
+weights: 2 bytes a parameter. Gradients: 4, since they are summed in single precision. Optimizer: 12 (a single-precision
+copy and Adam's two moments), divided by dp if the optimizer is sharded.
+
+Activations, for every micro batch in flight and each position of a layer: 10 h bytes, the cut features / mp, and 5 bytes a
+score without flash attention and recompute of scores (Korthikanti et al. 2022, arXiv:2205.05198, section 4). With full
+recompute: the layer's input, and one layer in work.
+
+Logits: 10 bytes each on the last rank. Base: libraries, communication buffers and unused blocks.
 """
 
 from __future__ import annotations

@@ -103,7 +103,9 @@ def _order(kind: str, ranks: int, micro_batches: int, chunks: int) -> _Order:
     total = sum(map(len, queues))
     places: dict[tuple[int, int], int] = {}  # (index of the duration, micro batch) -> index of the pass
     done, previous = [0] * ranks, [total] * ranks
-    durations, after_own, after_other = [], [], []
+    durations: list[int] = []
+    after_own: list[int] = []
+    after_other: list[int] = []
     ready = list(range(ranks))
     while ready:
         rank = ready.pop()

@@ -35,6 +35,8 @@ class Prediction:
     configuration: Configuration
     step_s: float
     parts: StepParts
+    busiest_stage: int
+    imbalance: float  # busy time of the busiest stage, relative to the mean of all stages
     memory: RankMemory  # of the fullest pipeline rank
     tokens_per_s: float
     tflops_per_device: float  # with recompute, as Megatron-LM counts
@@ -61,7 +63,9 @@ def predict(model: ModelShape, configuration: Configuration, device: DeviceProfi
     step_s = model_s
     if device.observations:
         step_s *= correction(device.observations, position_of(model, configuration))
-    busy = _busiest(times, layout.pp).times(layout.micro_batches)
+    of_stages = _busy(times, layout.pp)
+    busiest = max(range(layout.pp), key=lambda rank: of_stages[rank].total)
+    busy = of_stages[busiest].times(layout.micro_batches)
     flops = model.step_flops(configuration.global_batch, recompute=software.recompute == "full")
     useful = model.step_flops(configuration.global_batch, recompute=False)
     return Prediction(
@@ -73,6 +77,8 @@ def predict(model: ModelShape, configuration: Configuration, device: DeviceProfi
             bubble=max(0.0, pipeline_s - busy.total), dp=after.dp, optimizer=after.optimizer,
             other=device.numbers.step_s + step_s - model_s,
         ),
+        busiest_stage=busiest,
+        imbalance=of_stages[busiest].total * layout.pp / sum(each.total for each in of_stages),
         memory=fullest_rank(model, configuration, device),
         tokens_per_s=configuration.global_batch * model.tokens / step_s,
         tflops_per_device=flops / step_s / layout.world_size / 1e12,
@@ -114,12 +120,12 @@ def _after_pipeline(model: ModelShape, configuration: Configuration, device: Dev
     return _AfterPipeline(dp_s, optimizer_s)
 
 
-def _busiest(times: StageTimes, ranks: int) -> PassTime:
-    """Return the passes of one micro batch on the busiest rank."""
+def _busy(times: StageTimes, ranks: int) -> list[PassTime]:
+    """Return the sum of each rank's passes for one micro batch."""
     sums = []
     for rank in range(ranks):
         busy = PassTime()
         for each in (*times.forward[rank::ranks], *times.backward[rank::ranks]):
             busy += each
         sums.append(busy)
-    return max(sums, key=lambda each: each.total)
+    return sums

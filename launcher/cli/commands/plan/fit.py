@@ -74,7 +74,7 @@ def lines_of(base: DeviceProfile, profile: DeviceProfile) -> list[str]:
 
 def _start(rows: tuple[MeasuredRow, ...], file: Path) -> DeviceProfile:
     """Return the profile to start from. Raises UsageError if the rows are of several kinds of devices."""
-    kinds = {}
+    kinds: dict[str, MeasuredRow] = {}
     for row in rows:
         known = profile_like(row.device_name)
         kinds.setdefault(known.name if known else row.device_name, row)

@@ -19,7 +19,7 @@ from launcher.core.errors import RefusedLayoutError, UsageError
 from launcher.core.records import Layout
 from launcher.mesh.layouts import resolve_layout
 from launcher.mesh.schedules import KINDS
-from launcher.plan.configuration import RECOMPUTES, Configuration, Recompute, chunks_of
+from launcher.plan.configuration import RECOMPUTES, Configuration, Recompute, Software, chunks_of
 from launcher.plan.device_profile import DeviceProfile
 from launcher.plan.explanation import best_changes
 from launcher.plan.model_shape import ModelShape
@@ -104,9 +104,13 @@ def layout(
     if count and count.per_server:
         profile = replace(profile, per_server=count.per_server)
     profile = replace(profile, memory_bytes=memory or profile.memory_bytes)
-    chosen = {"flash_attention": flash_attention, "schedule": schedule, "recompute": recompute}
-    chosen |= {"optimizer_shard": optimizer_shard}
-    software = replace(profile.software, **{name: value for name, value in chosen.items() if value is not None})
+    given = profile.software
+    software = Software(
+        schedule=schedule or given.schedule,
+        recompute=recompute or given.recompute,
+        optimizer_shard=given.optimizer_shard if optimizer_shard is None else optimizer_shard,
+        flash_attention=given.flash_attention if flash_attention is None else flash_attention,
+    )
     profile = replace(profile, software=software)
     axes = dp is not None and mp is not None and pp is not None
     product = (dp or 1) * (mp or 1) * (pp or 1)
