@@ -92,6 +92,7 @@ def read_profile(path: Path) -> DeviceProfile:
         return profile_from(values)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        reason = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else reason
         raise UnreadableError(f"{path} is not a device profile: {reason}", hint=hint) from None
 
 

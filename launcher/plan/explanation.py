@@ -11,7 +11,7 @@ from launcher.plan.configuration import Configuration
 from launcher.plan.device_profile import DeviceProfile, Numbers
 from launcher.plan.model_shape import ModelShape
 from launcher.plan.peak_memory import RankMemory
-from launcher.plan.prediction import Prediction, StepParts, bound_s
+from launcher.plan.prediction import Prediction, StepParts, bound_s, predict
 from launcher.plan.search import Candidate, LayoutClass, SearchResult, memory_limit
 
 PART_NAMES = {
@@ -27,6 +27,7 @@ UNKNOWN = (
 )
 _CHANGES_SHOWN = 3
 _FINALISTS = 24  # layouts that are evaluated again for each change
+_SIMULATED = 3  # of these, by their bounds
 _MORE_MEMORY = 1.25
 _UNEVEN = 1.03  # imbalance of stages that is worth a word
 
@@ -76,10 +77,7 @@ def deciding_part(parts: StepParts) -> str:
 
 
 def best_changes(model: ModelShape, device: DeviceProfile, result: SearchResult) -> list[Change]:
-    """Return the changes with the largest gain in tokens per second, each evaluated by itself.
-
-    Steps are compared by their lower bounds, which are within a few percent of the simulation.
-    """
+    """Return the changes with the largest gain in tokens per second, each evaluated by itself."""
     finalists = [each.configuration for each in result.candidates[:_FINALISTS]]
     if not finalists:
         return []
@@ -145,7 +143,8 @@ def _best_rate(
     model: ModelShape, device: DeviceProfile, configurations: Sequence[Configuration]
 ) -> tuple[float, Configuration]:
     """Return the highest number of samples per second, and its configuration."""
-    rates = [(each.global_batch / bound_s(model, each, device), each) for each in configurations]
+    by_bound = sorted(configurations, key=lambda each: bound_s(model, each, device) / each.global_batch)
+    rates = [(each.global_batch / predict(model, each, device).step_s, each) for each in by_bound[:_SIMULATED]]
     return max(rates, key=lambda pair: pair[0])
 
 

@@ -25,7 +25,7 @@ from launcher.plan.peak_memory import fullest_rank
 from launcher.plan.pipeline import Path
 from launcher.plan.prediction import model_step_s, predict
 
-MOST_PARTS = 8  # into which rows are divided for the held-out error
+MOST_PARTS = 5  # into which rows are divided for the held-out error
 _UNKNOWN_DEVICE = 3.0  # times the widths, if no packaged profile is of this device
 
 

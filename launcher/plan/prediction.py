@@ -74,7 +74,7 @@ def predict(model: ModelShape, configuration: Configuration, device: DeviceProfi
         step_s=step_s,
         parts=StepParts(
             compute=busy.compute, dispatch=busy.dispatch, mp=busy.mp, pp=busy.messages,
-            bubble=max(0.0, pipeline_s - busy.total), dp=after.dp, optimizer=after.optimizer,
+            bubble=_without_rounding(pipeline_s - busy.total, pipeline_s), dp=after.dp, optimizer=after.optimizer,
             other=device.numbers.step_s + step_s - model_s,
         ),
         busiest_stage=busiest,
@@ -118,6 +118,11 @@ def _after_pipeline(model: ModelShape, configuration: Configuration, device: Dev
     shared = layout.dp if configuration.software.optimizer_shard else 1
     optimizer_s = numbers.optimizer_factor * most * _OPTIMIZER_BYTES / numbers.memory_bytes_per_s / shared
     return _AfterPipeline(dp_s, optimizer_s)
+
+
+def _without_rounding(difference: float, of: float) -> float:
+    """Return a difference of sums, or 0 if it is only their rounding error."""
+    return difference if difference > 1e-9 * of else 0.0
 
 
 def _busy(times: StageTimes, ranks: int) -> list[PassTime]:

@@ -64,9 +64,9 @@ def lines_of(base: DeviceProfile, profile: DeviceProfile) -> list[str]:
     return [
         f"device:          {printable(profile.name)}, {profile.per_server} in a server",
         f"rows:            {result.rows}, most of them with {', '.join(settings)}",
-        f"error:           {_percent(result.error)} on average for the fitted rows",
-        f"held-out error:  {_percent(result.held_out_error)} on average, {_percent(result.held_out_worst)} at most",
-        f"memory error:    {_percent(result.memory_error)} on average",
+        f"error:           {_errors(result.error)} for the fitted rows",
+        f"held-out error:  {_errors(result.held_out_error, result.held_out_worst)}",
+        f"memory error:    {_errors(result.memory_error)}",
         "",
         *aligned(("NUMBER", "BEFORE", "FITTED"), rows, right=frozenset({"BEFORE", "FITTED"})),
     ]
@@ -88,5 +88,7 @@ def _start(rows: tuple[MeasuredRow, ...], file: Path) -> DeviceProfile:
     return starting_profile(rows[0].device_name, rows[0].per_server, rows[0].device_memory_bytes)
 
 
-def _percent(share: float | None) -> str:
-    return "not measured" if share is None else f"{share:.1%}"
+def _errors(mean: float | None, worst: float | None = None) -> str:
+    if mean is None:
+        return "not measured"
+    return f"{mean:.1%} on average" + ("" if worst is None else f", {worst:.0%} at most")

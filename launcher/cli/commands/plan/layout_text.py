@@ -15,12 +15,12 @@ from launcher.plan.prediction import Prediction
 from launcher.plan.search import SearchResult, Wanted, memory_limit, memory_margin
 
 HEADER = (
-    "DP", "MP", "PP", "MICRO", "SCHEDULE", "RECOMPUTE", "STEP", "COMPUTE", "HOST", "MP.S", "PP.S", "BUBBLE", "DP.S",
+    "DP", "MP", "PP", "MICRO", "SCHEDULE", "RECOMPUTE", "STEP", "COMPUTE", "HOST", "MP-COMM", "PP-COMM", "BUBBLE", "DP-COMM",
     "OPT", "OTHER", "MEMORY", "STAGE", "TOKENS/S", "MFU",
 )  # fmt: skip
 RIGHT = frozenset(HEADER) - {"MICRO", "SCHEDULE", "RECOMPUTE"}
 NARROW = tuple(
-    (name, 0) for name in ("OTHER", "OPT", "STAGE", "HOST", "SCHEDULE", "PP.S", "TOKENS/S", "RECOMPUTE", "DP.S")
+    (name, 0) for name in ("OTHER", "OPT", "STAGE", "HOST", "SCHEDULE", "PP-COMM", "TOKENS/S", "RECOMPUTE", "DP-COMM")
 )
 
 
