@@ -2,7 +2,8 @@
 
 A row has `model`, `device` (`name`, `per_server`), `dp`, `mp`, `pp`, `micro_batch`, `micro_batches`, and in `measured` one or
 more of `step_s`, `tflops_per_device` (with recompute, as Megatron-LM counts), `mfu` and `memory_gb` (10⁹ bytes).
-Optional: `schedule`, `recompute`, `optimizer_shard`, `flash_attention`.
+Optional: `schedule`, `recompute`, `optimizer_shard`, `flash_attention`. `micro_batches` may be null if `global_batch` is given.
+Rows with other null sizes are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.plan.configuration import Configuration, Software, chunks_of, software_of
-from launcher.plan.model_shape import ModelShape, model_from
+from launcher.plan.model_shape import REQUIRED, ModelShape, model_from
 
 PLAIN = Software()
 _FIELDS = ("dp", "mp", "pp", "micro_batch", "micro_batches")
@@ -36,7 +37,13 @@ class MeasuredRow:
     memory_bytes: float | None
 
 
-def read_rows(path: Path, default: Software = PLAIN) -> tuple[MeasuredRow, ...]:
+@frozen
+class MeasuredRows:
+    rows: tuple[MeasuredRow, ...]
+    incomplete: int = 0  # rows that were left out because a size is null
+
+
+def read_rows(path: Path, default: Software = PLAIN) -> MeasuredRows:
     """Return the measured rows of a file. `default` has the settings that a row does not state.
 
     Raises UnreadableError if the file or a row cannot be read.
@@ -49,7 +56,11 @@ def read_rows(path: Path, default: Software = PLAIN) -> tuple[MeasuredRow, ...]:
     rows = values.get("rows") if isinstance(values, Mapping) else None
     if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
         raise UnreadableError(f"{path} has no `rows`", hint=_HINT)
-    return tuple(row_from(row, f"{path}: row {number}", default) for number, row in enumerate(rows, 1))
+    complete = [(number, row) for number, row in enumerate(rows, 1) if not _missing(row)]
+    if not complete:
+        raise UnreadableError(f"{path}: row 1 lacks `{_missing(rows[0])[0]}`", hint=_HINT)
+    found = tuple(row_from(row, f"{path}: row {number}", default) for number, row in complete)
+    return MeasuredRows(found, len(rows) - len(complete))
 
 
 def row_from(row: Any, where: str, default: Software) -> MeasuredRow:
@@ -78,7 +89,7 @@ def row_from(row: Any, where: str, default: Software) -> MeasuredRow:
 
 
 def _configuration(row: Mapping[str, Any], model: ModelShape, where: str, default: Software) -> Configuration:
-    found = {name: integer(row.get(name)) for name in _FIELDS}
+    found = {name: integer(row.get(name)) for name in _FIELDS} | {"micro_batches": _micro_batches(row)}
     sizes = {name: value for name, value in found.items() if value is not None and value >= 1}
     if missing := [name for name in _FIELDS if name not in sizes]:
         raise UnreadableError(
@@ -89,6 +100,29 @@ def _configuration(row: Mapping[str, Any], model: ModelShape, where: str, defaul
         raise UnreadableError(f"{where}: pp {layout.pp} is more than {len(model.stack)} layers", hint=_HINT)
     software = software_of(row, default)
     return Configuration(layout, sizes["micro_batch"], software, chunks_of(model, layout, software.schedule))
+
+
+def _missing(row: Any) -> list[str]:
+    """Return the names of sizes that a row lacks. A row that is not an object lacks none: it is refused later."""
+    if not isinstance(row, Mapping):
+        return []
+    model = row.get("model")
+    sizes = {name: row.get(name) for name in _FIELDS}
+    if sizes["micro_batches"] is None:
+        sizes["micro_batches"] = _micro_batches(row)
+    if isinstance(model, Mapping):
+        sizes |= {name: model.get(name) for name in REQUIRED}
+    return [name for name, size in sizes.items() if size is None]
+
+
+def _micro_batches(row: Mapping[str, Any]) -> int | None:
+    """Return the number of micro batches, from the global batch if the row does not state it."""
+    if row.get("micro_batches") is not None:
+        return integer(row["micro_batches"])
+    batch, dp, size = (integer(row.get(name)) for name in ("global_batch", "dp", "micro_batch"))
+    if batch is None or not dp or not size or batch % (dp * size):
+        return None
+    return batch // (dp * size)
 
 
 def _step_s(measured: Mapping[str, Any], model: ModelShape, configuration: Configuration) -> float | None:

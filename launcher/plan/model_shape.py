@@ -16,7 +16,7 @@ from launcher.core.codec import integer
 from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 
-_REQUIRED = ("layers", "hidden", "heads", "seq", "vocab")
+REQUIRED = ("layers", "hidden", "heads", "seq", "vocab")
 _OPTIONAL = ("ffn", "kv_heads", "encoder_layers", "source_seq")
 _SWITCHES = ("gated_mlp", "tied_embeddings")
 MAX_SIZE = 1 << 32
@@ -108,8 +108,8 @@ def model_from(values: object, where: str) -> ModelShape:
     """Return the model that a JSON object describes. Raises UnreadableError, which starts with `where`."""
     if not isinstance(values, Mapping):
         raise UnreadableError(f"{where}: a model is a JSON object, not {type(values).__name__}", hint=_HINT)
-    sizes = {name: _size(values, name, where) for name in (*_REQUIRED, *_OPTIONAL)}
-    missing = [name for name in _REQUIRED if sizes[name] is None]
+    sizes = {name: _size(values, name, where) for name in (*REQUIRED, *_OPTIONAL)}
+    missing = [name for name in REQUIRED if sizes[name] is None]
     if missing:
         raise UnreadableError(f"{where}: the model lacks {', '.join(f'`{name}`' for name in missing)}", hint=_HINT)
     known = {name: size for name, size in sizes.items() if size is not None}
@@ -127,7 +127,7 @@ def model_from(values: object, where: str) -> ModelShape:
 
 
 _HINT = (
-    f"give {', '.join(f'`{name}`' for name in _REQUIRED)}; optional: "
+    f"give {', '.join(f'`{name}`' for name in REQUIRED)}; optional: "
     f"{', '.join(f'`{name}`' for name in (*_OPTIONAL, *_SWITCHES))}"
 )
 

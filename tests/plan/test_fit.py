@@ -11,7 +11,7 @@ import pytest
 from launcher.core.errors import UsageError
 from launcher.plan.device_profile import DeviceProfile, profile_from
 from launcher.plan.fit import fitted
-from launcher.plan.measured_rows import MeasuredRow
+from launcher.plan.measured_rows import MeasuredRow, read_rows
 from launcher.plan.nearby import correction, observations_of, position_of
 from launcher.plan.packaged_profiles import A100_80, starting_profile
 from launcher.plan.prediction import predict
@@ -125,3 +125,14 @@ def test_peak_memory_of_bloom():
         found = fitted([row for row in rows if row is not left_out], starting_profile("A100 80GB", 8))
         predicted = predict(left_out.model, left_out.configuration, found).memory_bytes
         assert predicted == pytest.approx(left_out.memory_bytes, rel=0.08)
+
+
+def test_rows_without_a_size_are_left_out(tmp_path):
+    row = {
+        "model": {"layers": 2, "hidden": 64, "heads": 4, "seq": 8, "vocab": 100}, "dp": 2, "mp": 1, "pp": 1,
+        "micro_batch": 4, "micro_batches": None, "global_batch": 24, "measured": {"step_s": 1.0},
+    }  # fmt: skip
+    (tmp_path / "rows.json").write_text(json.dumps({"rows": [row, {**row, "pp": None}, {**row, "global_batch": None}]}))
+    found = read_rows(tmp_path / "rows.json")
+    assert found.incomplete == 2
+    assert [each.configuration.layout.micro_batches for each in found.rows] == [3]

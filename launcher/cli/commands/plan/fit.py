@@ -10,7 +10,7 @@ from launcher.cli.commands.plan.plan_inputs import device_of
 from launcher.cli.options.types import FILE
 from launcher.cli.text.columns import aligned
 from launcher.cli.text.output_file import put
-from launcher.cli.text.stdout import write_lines
+from launcher.cli.text.stdout import say, write_lines
 from launcher.core.errors import UsageError
 from launcher.core.text import counted, printable
 from launcher.plan.device_profile import WIDTHS, DeviceProfile, Fit
@@ -42,9 +42,11 @@ Exit codes: 0; 2 wrong usage, a file that cannot be read or written, or rows of 
     help="Start from this device profile.  [default: the packaged profile of the rows' device, or A100-80]",
 )  # fmt: skip
 def fit(*, rows_file: Path, output: Path, device: str | None) -> None:
-    rows = read_rows(rows_file)
-    base = device_of(device) if device else _start(rows, rows_file)
-    rows = read_rows(rows_file, base.software)
+    base = device_of(device) if device else _start(read_rows(rows_file).rows, rows_file)
+    read = read_rows(rows_file, base.software)
+    rows = read.rows
+    if read.incomplete:
+        say(f"note: {counted(read.incomplete, 'row')} without all sizes of the model and the layout are not used")
     profile = fitted(rows, base, is_known=device is not None or profile_like(rows[0].device_name) is not None)
     put(str(output), profile.to_json().encode(), hint="--output device.json")
     write_lines(lines_of(base, profile))
