@@ -38,6 +38,15 @@ class Configuration:
     def global_batch(self) -> int:
         return self.layout.dp * self.layout.micro_batches * self.micro_batch
 
+    @property
+    def schedule(self) -> str:
+        """The schedule that runs: with one chunk for each stage there is nothing to interleave."""
+        return (
+            ONE_FORWARD_ONE_BACKWARD
+            if self.chunks == 1 and self.software.schedule == INTERLEAVED
+            else self.software.schedule
+        )
+
     def __str__(self) -> str:
         return f"{self.layout}, {self.layout.micro_batches} x {self.micro_batch} samples"
 

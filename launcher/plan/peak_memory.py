@@ -54,7 +54,7 @@ def rank_memory(model: ModelShape, configuration: Configuration, device: DeviceP
     held = [pair for stage in stage_layers(model, count)[rank :: layout.pp] for pair in stage]
     parameters = rank_parameters(model, configuration, rank)
     kept = sum(_kept_bytes(kind, model, configuration) * number for kind, number in held)
-    in_flight = _in_flight(software.schedule, rank, layout.pp, layout.micro_batches, configuration.chunks)
+    in_flight = _in_flight(configuration.schedule, rank, layout.pp, layout.micro_batches, configuration.chunks)
     activations = kept * in_flight / configuration.chunks
     if software.recompute == "full":
         activations += max(_layer_bytes(kind, model, configuration, scores=True) for kind, _ in held)

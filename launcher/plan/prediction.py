@@ -57,7 +57,7 @@ def predict(model: ModelShape, configuration: Configuration, device: DeviceProfi
     """Simulate a step and return its time and memory."""
     times = stage_times(model, configuration, device)
     layout, software = configuration.layout, configuration.software
-    path = critical_path(times, software.schedule, layout.pp, layout.micro_batches)
+    path = critical_path(times, configuration.schedule, layout.pp, layout.micro_batches)
     pipeline_s, after = path.seconds(times), _after_pipeline(model, configuration, device)
     model_s = pipeline_s + after.dp + after.optimizer + device.numbers.step_s
     step_s = model_s
@@ -92,7 +92,7 @@ def model_step_s(
     """Return the step time without corrections, and the critical path. A given `path` is used without a simulation."""
     times = stage_times(model, configuration, device)
     layout = configuration.layout
-    found = path or critical_path(times, configuration.software.schedule, layout.pp, layout.micro_batches)
+    found = path or critical_path(times, configuration.schedule, layout.pp, layout.micro_batches)
     after = _after_pipeline(model, configuration, device)
     return found.seconds(times) + after.dp + after.optimizer + device.numbers.step_s, found
 

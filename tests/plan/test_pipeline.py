@@ -4,8 +4,12 @@ import pytest
 
 from launcher.mesh.schedules import GPIPE, INTERLEAVED, ONE_FORWARD_ONE_BACKWARD
 from launcher.plan import pipeline
+from launcher.plan.packaged_profiles import A100_80
 from launcher.plan.pipeline import critical_path, lower_bound_s
+from launcher.plan.prediction import predict
 from launcher.plan.stage_time import PassTime, StageTimes
+
+from .models import GPT_175B, configured
 
 
 def times_of(*pairs):
@@ -59,3 +63,12 @@ def test_a_slow_last_stage_sets_the_pace():
     assert path.seconds(times) == pytest.approx(1 + 5 * 6 + 2)
     assert path.forward == (1, 5)
     assert path.backward == (1, 5)
+
+
+def test_one_chunk_runs_as_1f1b():
+    """Six micro batches cannot be interleaved over four stages."""
+    configuration = configured(GPT_175B, pp=4, micro_batches=6, schedule=INTERLEAVED)
+    assert configuration.chunks == 1
+    assert configuration.schedule == ONE_FORWARD_ONE_BACKWARD
+    plain = configured(GPT_175B, pp=4, micro_batches=6)
+    assert predict(GPT_175B, configuration, A100_80).step_s == predict(GPT_175B, plain, A100_80).step_s

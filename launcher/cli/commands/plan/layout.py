@@ -105,13 +105,11 @@ def layout(
         profile = replace(profile, per_server=count.per_server)
     profile = replace(profile, memory_bytes=memory or profile.memory_bytes)
     given = profile.software
-    software = Software(
-        schedule=schedule or given.schedule,
-        recompute=recompute or given.recompute,
-        optimizer_shard=given.optimizer_shard if optimizer_shard is None else optimizer_shard,
-        flash_attention=given.flash_attention if flash_attention is None else flash_attention,
+    shard = given.optimizer_shard if optimizer_shard is None else optimizer_shard
+    flash = given.flash_attention if flash_attention is None else flash_attention
+    profile = replace(
+        profile, software=Software(schedule or given.schedule, recompute or given.recompute, shard, flash)
     )
-    profile = replace(profile, software=software)
     axes = dp is not None and mp is not None and pp is not None
     product = (dp or 1) * (mp or 1) * (pp or 1)
     if count is None and not axes:
@@ -122,7 +120,7 @@ def layout(
     wanted = Wanted(
         devices=count.devices if count else product, global_batch=global_batch or 0, dp=dp, mp=mp, pp=pp,
         micro_batches=micro_batches, micro_batch=micro_batch, schedule=schedule, recompute=recompute,
-        optimizer_shard=optimizer_shard, flash_attention=software.flash_attention,
+        optimizer_shard=optimizer_shard, flash_attention=flash,
     )  # fmt: skip
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     if axes and (one := _one_layout(model, profile, wanted)):
@@ -176,7 +174,7 @@ def _one_layout(model: ModelShape, profile: DeviceProfile, wanted: Wanted) -> Co
             f"{dp * micro_batches * micro_batch}, but the global batch is {wanted.global_batch}",
             hint="leave out one of --global-batch, --micro-batches and --micro-batch",
         )
-    resolve_layout(wanted.devices, dp=dp, mp=mp, pp=pp, micro_batches=micro_batches)
+    resolve_layout(wanted.devices, dp=dp, mp=mp, pp=pp, micro_batches=micro_batches, allow_idle_devices=True)
     if model.heads % mp:
         raise RefusedLayoutError(
             f"{model.heads} heads are not divisible by mp={mp}", hint=f"use a divisor of {model.heads} for --mp"

@@ -135,7 +135,7 @@ def _table(predictions: Sequence[Prediction], width: int) -> list[str]:
     for each in predictions:
         configuration, parts = each.configuration, each.parts
         layout, software = configuration.layout, configuration.software
-        schedule = software.schedule + (f" x{configuration.chunks}" if configuration.chunks > 1 else "")
+        schedule = configuration.schedule + (f" x{configuration.chunks}" if configuration.chunks > 1 else "")
         rows.append(
             (
                 str(layout.dp), str(layout.mp), str(layout.pp), f"{layout.micro_batches} x {configuration.micro_batch}",
@@ -165,7 +165,7 @@ def _layout_json(configuration: Configuration) -> dict[str, Any]:
     layout = configuration.layout
     return {
         "dp": layout.dp, "mp": layout.mp, "pp": layout.pp, "micro_batches": layout.micro_batches,
-        "micro_batch": configuration.micro_batch, "chunks": configuration.chunks, **encode(configuration.software),
+        "micro_batch": configuration.micro_batch, "chunks": configuration.chunks, **encode(configuration.software), "schedule": configuration.schedule,
     }  # fmt: skip
 
 
