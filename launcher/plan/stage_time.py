@@ -1,12 +1,10 @@
 """The time of a pipeline stage's forward and backward pass for one micro batch, in parts.
 
-    products      multiply-adds over the rate of products, and weights and activations through the memory
-    the rest      elements of whole features (norms, residuals), of cut ones (activations), and of attention scores
-    a layer       a fixed time, these two, and the all-reduces of mp; never less than the host's time for dispatching it
-    backward      twice the forward pass, and the forward pass again with recompute
-    head, loss    the product with the vocabulary, on the last stage
-
-With a smooth maximum of work and dispatch, (a⁸ + b⁸)^⅛: a layer has operators of both kinds when the two are close.
+products      multiply-adds over the rate of products, and weights and activations through the memory
+the rest      elements of whole features (norms, residuals), of cut ones (activations), and of attention scores
+a layer       a fixed time, these two, and the all-reduces of mp; never less than the host's time for dispatching it
+backward      twice the forward pass, and the forward pass again with recompute
+head, loss    the product with the vocabulary, on the last stage
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from launcher.plan.model_shape import LayerShape, ModelShape
 ELEMENT_BYTES = 2  # half precision
 _WHOLE_BYTES = 24  # read and written for each position and feature: two norms, two residuals with dropout
 _LOSS_BYTES = 16  # for each logit: softmax in single precision
-_SMOOTH = 8
 
 
 @frozen
@@ -142,6 +139,4 @@ def _hop_s(model: ModelShape, configuration: Configuration, device: DeviceProfil
 
 def _at_least(host_s: float, work: PassTime) -> PassTime:
     """Return `work`, with the time for which the device waits for the host."""
-    most = max(host_s, work.total)
-    total = most * ((host_s / most) ** _SMOOTH + (work.total / most) ** _SMOOTH) ** (1 / _SMOOTH)
-    return PassTime(compute=work.compute, dispatch=total - work.total, mp=work.mp)
+    return PassTime(compute=work.compute, dispatch=max(0.0, host_s - work.total), mp=work.mp)
