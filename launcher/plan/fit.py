@@ -96,6 +96,8 @@ def _fitted_once(
     profile, of_memory = _moved(base, MEMORY_NUMBERS, memory_residuals, len(filled), factor)
     times = [name for name in WIDTHS if name not in MEMORY_NUMBERS]
     profile, of_times = _moved(profile, times, time_residuals, len(timed), factor)
+    if not timed:  # a fit of memory only keeps what is known about times
+        return profile, of_memory
     left = [-each for each in time_residuals(profile, True)]
     positions = [position_of(each.row.model, each.row.configuration) for each in timed]
     return replace(profile, observations=observations_of(positions, left)), (*of_times, *of_memory)

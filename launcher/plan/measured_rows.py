@@ -17,7 +17,7 @@ from launcher.core.errors import UnreadableError
 from launcher.core.frozen import frozen
 from launcher.core.records import Layout
 from launcher.plan.configuration import Configuration, Software, chunks_of, software_of
-from launcher.plan.model_shape import REQUIRED, ModelShape, model_from
+from launcher.plan.model_shape import REQUIRED, ModelShape, model_from, size_in
 
 PLAIN = Software()
 _FIELDS = ("dp", "mp", "pp", "micro_batch", "micro_batches")
@@ -111,7 +111,7 @@ def _missing(row: Any) -> list[str]:
     if sizes["micro_batches"] is None:
         sizes["micro_batches"] = _micro_batches(row)
     if isinstance(model, Mapping):
-        sizes |= {name: model.get(name) for name in REQUIRED}
+        sizes |= {name: size_in(model, name) for name in REQUIRED}
     return [name for name, size in sizes.items() if size is None]
 
 

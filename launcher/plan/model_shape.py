@@ -20,6 +20,13 @@ REQUIRED = ("layers", "hidden", "heads", "seq", "vocab")
 _OPTIONAL = ("ffn", "kv_heads", "encoder_layers", "source_seq")
 _SWITCHES = ("gated_mlp", "tied_embeddings")
 MAX_SIZE = 1 << 32
+# Names of Megatron-LM's arguments and of config.json in Hugging Face models, so that their files can be read.
+_SYNONYMS = {
+    "layers": ("num_layers", "num_hidden_layers"), "hidden": ("hidden_size",), "heads": ("num_attention_heads",),
+    "seq": ("seq_length",), "vocab": ("padded_vocab_size", "vocab_size"),
+    "ffn": ("ffn_hidden_size", "intermediate_size"), "kv_heads": ("num_query_groups", "num_key_value_heads"),
+}  # fmt: skip
+_GATED_ACTIVATIONS = ("silu", "swiglu", "geglu")
 
 
 @frozen
@@ -122,8 +129,18 @@ def model_from(values: object, where: str) -> ModelShape:
         hidden=hidden, heads=heads, seq=known["seq"], vocab=known["vocab"], layers=known["layers"],
         ffn=known.get("ffn", 4 * hidden), kv_heads=known.get("kv_heads", heads),
         encoder_layers=known.get("encoder_layers", 0), source_seq=known.get("source_seq", known["seq"]),
-        gated_mlp=bool(values.get("gated_mlp")), tied_embeddings=values.get("tied_embeddings") is not False,
+        gated_mlp=_is_gated(values), tied_embeddings=_is_tied(values),
     )  # fmt: skip
+
+
+def _is_gated(values: Mapping[str, Any]) -> bool:
+    stated = values.get("gated_mlp", values.get("swiglu"))
+    return bool(stated) if stated is not None else values.get("hidden_act") in _GATED_ACTIVATIONS
+
+
+def _is_tied(values: Mapping[str, Any]) -> bool:
+    stated = values.get("tied_embeddings", values.get("tie_word_embeddings"))
+    return stated is not False and values.get("untie_embeddings_and_output_weights") is not True
 
 
 _HINT = (
@@ -132,8 +149,13 @@ _HINT = (
 )
 
 
+def size_in(values: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a size, under its name or a synonym; None if it is missing or null."""
+    return next((values[each] for each in (name, *_SYNONYMS.get(name, ())) if values.get(each) is not None), None)
+
+
 def _size(values: Mapping[str, Any], name: str, where: str) -> int | None:
-    value = values.get(name)
+    value = size_in(values, name)
     if value is None:
         return None
     size = integer(value)

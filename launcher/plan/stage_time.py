@@ -132,7 +132,7 @@ def _head_pass(model: ModelShape, configuration: Configuration, numbers: Numbers
 def _hop_s(model: ModelShape, configuration: Configuration, device: DeviceProfile, last: LayerShape) -> float:
     """Return the time of the message after a stage that ends with the layer `last`."""
     # Stages of the decoder pass the encoder's output on. Each of the mp ranks sends its part, as Megatron-LM and DeepSpeed do.
-    positions = model.tokens if last is model.decoder_layer else model.source_seq
+    positions = model.tokens if last == model.decoder_layer else model.source_seq
     size = ELEMENT_BYTES * configuration.micro_batch * positions * model.hidden / configuration.layout.mp
     return message_s(size, configuration.layout, per_server=device.per_server, numbers=device.numbers)
 

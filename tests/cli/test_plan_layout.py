@@ -110,6 +110,26 @@ def test_a_row_is_also_a_model_and_states_its_settings(launcher, here):
     assert values["layout"]["recompute"] == "full"
 
 
+def test_the_length_of_samples_can_be_given(launcher, here):
+    (here / "config.json").write_text(json.dumps({name: size for name, size in MODEL.items() if name != "seq"}))
+    words = (
+        "plan",
+        "layout",
+        "--model",
+        "config.json",
+        "--device",
+        "A100-80",
+        "--devices",
+        1,
+        "--global-batch",
+        4,
+        "--json",
+    )
+    assert "lacks `seq`" in launcher.call(*words, code=2).stderr
+    short, long = (json.loads(launcher.call(*words, "--seq", seq, code=0).stdout)["best"][0] for seq in (512, 1024))
+    assert long["step_s"] > short["step_s"]
+
+
 def test_devices_of_a_rank_table(launcher, here):
     launcher.call("table", "generate", "--devices", 4, "-o", "table.json", code=0)
     words = (

@@ -57,6 +57,16 @@ def test_parts_of_a_step_add_up():
         assert found.tokens_per_s == pytest.approx(configuration.global_batch * model.tokens / found.step_s)
 
 
+def test_messages_of_the_decoder_carry_the_encoders_output():
+    """Also for a model that is equal to one seen before: layers of equal models are shared."""
+    configuration = configured(TRANSLATOR, pp=4, micro_batch=32)
+    expected = stage_times(TRANSLATOR, configuration, A100_80)
+    first, *_, third, _ = expected.forward
+    latency = A100_80.numbers.message_latency_s
+    assert third.messages - latency == pytest.approx(2 * (first.messages - latency))
+    assert stage_times(replace(TRANSLATOR), configuration, A100_80) == expected
+
+
 def test_memory_of_a_stage_by_hand():
     """GPT-175B, mp 8, pp 8, dp 4: 12 layers on stage 0, 8 micro batches in flight, full recompute."""
     configuration = configured(GPT_175B, dp=4, mp=8, pp=8, micro_batches=32, recompute="full", optimizer_shard=True)

@@ -82,6 +82,16 @@ def test_a_fitted_profile_survives_its_file():
     assert again == found
 
 
+def test_a_fit_of_memory_keeps_the_fitted_times():
+    timed = fitted([measured(SMALL, each, A100_80, 1.1) for each in LAYOUTS[:4]], A100_80)
+    rows = [replace(measured(SMALL, each, A100_80), step_s=None) for each in LAYOUTS[4:6]]
+    heavier = [replace(row, memory_bytes=1.2 * row.memory_bytes) for row in rows]
+    found = fitted(heavier, timed)
+    assert found.observations == timed.observations
+    assert found.numbers.flops_per_s == timed.numbers.flops_per_s
+    assert predict(SMALL, LAYOUTS[4], found).memory_bytes == pytest.approx(heavier[0].memory_bytes, rel=0.06)
+
+
 def test_rows_without_measurements_are_refused():
     rows = [replace(measured(SMALL, LAYOUTS[0], A100_80), step_s=None, memory_bytes=None)]
     with pytest.raises(UsageError, match="none of 1 rows has a measurement"):

@@ -31,6 +31,30 @@ def test_grouped_queries_have_smaller_keys_and_values():
     assert model.decoder_layer.weights == 2 * 64 * 64 + 2 * 64 * 16 + 2 * 64 * 256
 
 
+def test_names_of_other_frameworks():
+    own = {
+        "layers": 2,
+        "hidden": 64,
+        "heads": 8,
+        "seq": 8,
+        "vocab": 100,
+        "ffn": 96,
+        "kv_heads": 2,
+        "gated_mlp": True,
+        "tied_embeddings": False,
+    }
+    hugging_face = {
+        "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 8, "seq": 8, "vocab_size": 100,
+        "intermediate_size": 96, "num_key_value_heads": 2, "hidden_act": "silu", "tie_word_embeddings": False,
+        "max_position_embeddings": 4096,
+    }  # fmt: skip
+    megatron = {
+        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 8, "seq_length": 8, "padded_vocab_size": 100,
+        "ffn_hidden_size": 96, "num_query_groups": 2, "swiglu": True, "untie_embeddings_and_output_weights": True,
+    }  # fmt: skip
+    assert model_from(hugging_face, "config.json") == model_from(megatron, "args.json") == model_from(own, "model.json")
+
+
 def test_equal_layers_are_divided_evenly_and_others_by_cost():
     assert [sum(number for _, number in held) for held in stage_layers(GPT_175B, 36)] == [3] * 24 + [2] * 12
     first, last = stage_layers(TRANSLATOR, 2)

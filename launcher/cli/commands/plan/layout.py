@@ -34,7 +34,8 @@ Examples:
   tlaunch plan layout --model model.json --device device.json --dp 8 --mp 4 --pp 16 --micro-batches 96 --micro-batch 2
 
 FILE has a model as {"layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "vocab": 32000}. Optional keys: `ffn`,
-`kv_heads`, `gated_mlp`, `tied_embeddings`, and for an encoder `encoder_layers` and `source_seq`. mp is tensor parallelism.
+`kv_heads`, `gated_mlp`, `tied_embeddings`, and for an encoder `encoder_layers` and `source_seq`. Names of Megatron-LM and
+Hugging Face (config.json) are also read; add --seq to the latter. mp is tensor parallelism.
 
 Devices: Ascend 910, Ascend 910B, A100-80, H100, or a file that `tlaunch plan fit` wrote.
 
@@ -53,6 +54,7 @@ Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 no layout is poss
 @click.option(
     "--model", "model_file", type=FILE, required=True, metavar="FILE", help="Read the model from a JSON file."
 )
+@click.option("--seq", type=IntRange(1), metavar="N", help="Positions of a sample.  [default: the model's]")
 @click.option("--device", required=True, metavar="FILE|NAME", help="Use this device profile.")
 @click.option(
     "-n", "--devices", type=DeviceGrid(), metavar="N|SxD",
@@ -83,6 +85,7 @@ Exit codes: 0; 2 wrong usage, or a file that cannot be read; 3 no layout is poss
 def layout(
     *,
     model_file: Path,
+    seq: int | None,
     device: str,
     devices: DeviceCount | None,
     rank_table: Path | None,
@@ -99,7 +102,7 @@ def layout(
     memory: int | None,
     as_json: bool,
 ) -> None:
-    model, profile = model_of(model_file, device_of(device))
+    model, profile = model_of(model_file, device_of(device), seq)
     count = _devices(devices, rank_table)
     if count and count.per_server:
         profile = replace(profile, per_server=count.per_server)

@@ -53,10 +53,10 @@ def device_of(name: str) -> DeviceProfile:
     return read_profile(path) if path.is_file() else profile_named(name)
 
 
-def model_of(path: Path, device: DeviceProfile) -> tuple[ModelShape, DeviceProfile]:
-    """Return the model in a file, and `device` with the settings that the file states besides the model.
+def model_of(path: Path, device: DeviceProfile, seq: int | None = None) -> tuple[ModelShape, DeviceProfile]:
+    """Return the model in a file, and `device` with the settings that the file states in addition to the model.
 
-    The file has a model, or a measured row with a `model`. Raises UnreadableError.
+    The file has a model, or a measured row with a `model`. `seq` replaces the model's. Raises UnreadableError.
     """
     shown = printable(str(path))
     try:
@@ -66,6 +66,9 @@ def model_of(path: Path, device: DeviceProfile) -> tuple[ModelShape, DeviceProfi
         raise UnreadableError(
             f"{shown}: {reason}", hint="give a JSON file with `layers`, `hidden`, `heads`, `seq` and `vocab`"
         ) from None
+    model = values
     if isinstance(values, Mapping) and "model" in values:
-        return model_from(values["model"], shown), replace(device, software=software_of(values, device.software))
-    return model_from(values, shown), device
+        model, device = values["model"], replace(device, software=software_of(values, device.software))
+    if seq is not None and isinstance(model, Mapping):
+        model = {**model, "seq": seq}
+    return model_from(model, shown), device
