@@ -62,11 +62,11 @@ def slower_reason(slower: Prediction, best: Prediction) -> str:
     """Return the part of the step that makes a layout slower than the best one."""
     name = max(PART_NAMES, key=lambda part: getattr(slower.parts, part) - getattr(best.parts, part))
     own, others = getattr(slower.parts, name), getattr(best.parts, name)
-    reason = f"{slower.step_s / best.step_s:.2f} x the best: {PART_NAMES[name]} {_seconds(own)} instead of {_seconds(others)}"
-    pp = slower.configuration.layout.pp
-    if name == "compute" and slower.imbalance > _UNEVEN and slower.busiest_stage == pp - 1:
-        reason += f"; stage {pp - 1} has the head and is busy {slower.imbalance:.2f} x the mean"
-    return reason
+    last, cause = slower.configuration.layout.pp - 1, ""
+    if name == "compute" and slower.imbalance > _UNEVEN and slower.busiest_stage == last:
+        cause = f"stage {last} has the head, {slower.imbalance:.2f} x the mean stage; "
+    ratio = f"{slower.step_s / best.step_s:.2f} x the best"
+    return f"{ratio}: {cause}{PART_NAMES[name]} {_seconds(own)} instead of {_seconds(others)}"
 
 
 def deciding_part(parts: StepParts) -> str:

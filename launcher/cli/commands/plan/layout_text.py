@@ -61,6 +61,9 @@ def search_json(result: SearchResult, changes: Sequence[Change], device: DeviceP
 
 def layout_lines(prediction: Prediction, device: DeviceProfile, width: int) -> Iterator[str]:
     """Yield the prediction of one layout as lines."""
+    devices = counted(prediction.configuration.layout.world_size, "device")
+    yield f"prediction for {devices} {printable(device.name)}, {device.per_server} in a server; times in seconds"
+    yield ""
     yield from _table([prediction], width)
     yield ""
     yield f"memory of stage {prediction.memory.rank}: " + ", ".join(
@@ -78,7 +81,7 @@ def search_lines(
     """Yield the result of a search as lines."""
     yield (
         f"prediction for {counted(wanted.devices, 'device')} {printable(device.name)}, {device.per_server} in a server, "
-        f"{memory_limit(device) / 1e9:.1f} GB usable; global batch {wanted.global_batch}"
+        f"{memory_limit(device) / 1e9:.1f} GB usable; global batch {wanted.global_batch}; times in seconds"
     )
     if result.best:
         yield ""
