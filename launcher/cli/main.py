@@ -69,7 +69,7 @@ SECTIONS: dict[str, Commands] = {
     },
     "Bundled trainer": {
         "data": (".data:data", "Prepare sentence pairs and images for the trainer."),
-        "plan": (".plan:plan", "Show how a training is divided among ranks."),
+        "plan": (".plan:plan", "Choose how a training is divided among ranks, and show it."),
         "ckpt": (".ckpt:ckpt", "List, verify, compare, merge and convert checkpoints."),
         "translate": (".translate:translate", "Translate lines from stdin with a trained model."),
         "evaluate": (".translate:evaluate", "Score a trained model's translations with BLEU and chrF."),
