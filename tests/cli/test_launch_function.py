@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import inspect
 import os
+import pty
 import signal
 import stat
 import subprocess
@@ -22,6 +23,8 @@ from launcher.cli.run_options import RunOptions
 from launcher.core.errors import UnreadableError, UsageError
 from launcher.preload.call_function import open_own
 from tests.conftest import file_size_limit
+
+from .conftest import read_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -406,4 +409,14 @@ def test_a_run_in_the_background_ends_with_the_program(tmp_path, wait_until):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
     run_dir = Path(done.stdout.splitlines()[0])
     wait_until((run_dir / "report.json").exists, "the end of the run")
-    assert not [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)]
+    wait_until(lambda: str(tmp_path) not in [each.info["cwd"] for each in psutil.process_iter(["cwd"])], "their ends")
+
+
+def test_no_status_line_is_drawn_on_the_terminal_in_the_background(tmp_path):
+    code = "import tlaunch; tlaunch.launch(['sleep', '2'], wait=False, runs_dir='runs').wait()"
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "wb") as terminal:
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, stdout=terminal, stderr=terminal)
+    shown = read_until(leader, None)
+    os.close(leader)
+    assert (b"started" in shown, b"succeeded" in shown, b"\x1b" in shown) == (True, True, False)

@@ -118,7 +118,7 @@ def test_a_process_that_waits_for_something_else_does_not_wait_at_stdin(wait_unt
 
 def test_without_it_a_hint_says_how_to_get_input(launcher):
     program = launcher.write("train.py", "import pdb; pdb.set_trace()\nprint()")
-    hint = "hint: add `--stdin RANK`"
+    hint = "hint: add `--stdin 0`"
     assert hint in launcher.run("run", "-n", 1, "--", sys.executable, program, input="", code=1).stderr
     assert hint in launcher.call("why", code=0).stdout
     with_input = launcher.run("run", "-n", 1, "--stdin", 0, "--", sys.executable, program, input="q\n", code=1)

@@ -52,8 +52,9 @@ class LauncherProcess:
             self._process = subprocess.Popen(
                 module_argv(CHILD, *map(str, (os.getpid(), answer.fileno(), *begin_fds))),
                 stdin=subprocess.PIPE,
-                stdout=_output(sys.stdout, sys.__stdout__),
-                stderr=_output(sys.stderr, sys.__stderr__),
+                # In the background, no status line is drawn over what the user types.
+                stdout=_output(sys.stdout, sys.__stdout__ if begin_fd is None else None),
+                stderr=_output(sys.stderr, sys.__stderr__ if begin_fd is None else None),
                 pass_fds=(answer.fileno(), *begin_fds),
                 start_new_session=True,  # only this process gets the terminal's Ctrl-C, and forwards it once
             )

@@ -91,7 +91,11 @@ def _details(
     hints = dict.fromkeys(hint for begins, hint in HINTS.items() if any(what.startswith(begins) for what in raised))
     if stdin is not None and stdin == verdict.culprit:  # it read the end of its input, or left the debugger
         hints.pop(_NO_INPUT, None)
-    lines += [f"hint: {_NO_STDIN if hint == _NO_INPUT and not offers_stdin else hint}" for hint in hints]
+    for hint in hints:
+        told = _NO_STDIN if hint == _NO_INPUT and not offers_stdin else hint
+        lines.append(
+            f"hint: {told if verdict.culprit is None else told.replace('--stdin RANK', f'--stdin {verdict.culprit}')}"
+        )
     return lines
 
 
