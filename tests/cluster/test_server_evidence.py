@@ -77,7 +77,7 @@ VERDICTS = {
         ((1, 1), [report(0, raised(0))], (0, None, "likely", "failed"),
          "; server 10.0.0.2 with rank 1 was not heard in time"),
     "all are heard":
-        ((1, 1), [report(0, raised(0)), report(1, living(1))], (0, None, "certain", "failed"), "no other rank has failed"),
+        ((1, 1), [report(0, raised(0)), report(1, living(1))], (0, None, "certain", "failed"), "no other rank had failed"),
     # The unheard one may have failed before; the loss was not before, as far as all know that were heard.
     "a server that is lost, one that is not heard":
         ((1, 1, 1), [is_lost(1, SILENT), report(0, raised(0, 1e9))], (0, None, "likely", "failed"),

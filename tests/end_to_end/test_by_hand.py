@@ -119,7 +119,7 @@ def test_a_server_that_ends_what_its_ranks_left_testifies_at_once(servers):
     assert servers.end(*both) == [5, 5]
     for process in both:
         assert "error: rank 0: exit code 5" in servers.said(process)
-        assert "certain: no other rank has failed" in servers.said(process)
+        assert "certain: no other rank had failed" in servers.said(process)
 
 
 def test_the_first_of_failures_on_two_servers_is_blamed(servers):

@@ -215,7 +215,7 @@ def _why_cause(cause: FailureSummary, others: Sequence[FailureSummary], alike: S
         return f"{every}{len(alike) + 1} ranks failed in the same way; rank {cause.global_rank} {first}"
     if not others:
         killed = "it was killed from outside (by a user, the batch system or the kernel); " if outside else ""
-        return f"{killed}no other rank has failed"
+        return f"{killed}no other rank had failed"
     second = next((one for one in others if not one.symptom.consequence), None)
     if second is None:
         how = "was killed from outside" if outside else "failed by itself"
