@@ -8,6 +8,10 @@ from launcher.cli.options.command_types import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "operators": (f"{__name__}.operators:operators", "Show each operator's sharding strategy and communication."),
+    "simulate": (
+        f"{__name__}.simulate:simulate",
+        "Show memory, FLOPs and communication of a training step without running it.",
+    ),
 }
 
 
