@@ -58,9 +58,11 @@ class MemoryRecord:
 def _kind_of(allocation: Allocation, *, is_left: bool) -> str:
     """Return the kind of a tensor that is neither a weight, a gradient nor a moment.
 
-    Activations are the tensors of forward and backward. A tensor that is left after the step is a buffer.
+    Activations are the tensors of forward and backward. The ids of a batch are buffers, and so is a tensor that is left
+    after the step.
     """
-    return "buffers" if is_left or allocation.phase == "optimizer" else "activations"
+    is_buffer = is_left or allocation.is_from_host or allocation.phase == "optimizer"
+    return "buffers" if is_buffer else "activations"
 
 
 def _peak_of(

@@ -44,7 +44,11 @@ class ObservedStep:
     summary: SimulatedRank
     recorder: Recorder
     observer: StepObserver
-    session: Session
+
+    @property
+    def host_bytes(self) -> int:
+        """The bytes of all copies from the host: of initial weights, and of ids, which a step keeps until it ends."""
+        return sum(each.bytes for each in self.observer.allocations if each.is_from_host)
 
 
 def observed_step(
@@ -74,7 +78,7 @@ def observed_step(
         backward_flops=flops["backward"],
         collectives=collectives,
     )
-    return ObservedStep(summary, recorder, observer, session)
+    return ObservedStep(summary, recorder, observer)
 
 
 def _world(place: Place, device: SimulatedDevice) -> World:

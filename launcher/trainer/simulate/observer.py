@@ -19,6 +19,7 @@ from launcher.trainer.simulate.torch_internals import (
     address_of,
     flops_of,
     group_of_operator,
+    is_copy,
     is_host_read,
     name_of,
     tensors_in,
@@ -50,6 +51,7 @@ class Allocation:
     phase: ReportPhase
     operator: str  # of the model, such as "encoder.0.attention.query"; "" if unknown, as mostly in backward
     function: str  # of torch, such as "addmm"
+    is_from_host: bool = False  # a copy of a tensor on the host: the ids of a batch
 
 
 @frozen
@@ -111,7 +113,10 @@ class StepObserver(DispatchMode):  # type: ignore[misc]
             address = address_of(storage)
             if address not in self._live and tensor.device.type == self._device_type:
                 operator = "" if active is None else active.operator
-                self._hold(address, storage, Allocation(storage.nbytes(), phase, operator, name_of(function)))
+                from_host = self._is_copy(function, args)
+                self._hold(
+                    address, storage, Allocation(storage.nbytes(), phase, operator, name_of(function), from_host)
+                )
         return output
 
     def _hold(self, address: int, storage: torch.UntypedStorage, allocation: Allocation) -> None:
@@ -124,6 +129,10 @@ class StepObserver(DispatchMode):  # type: ignore[misc]
             self.events.append(~number)
 
         self._live[address] = number, weakref.ref(storage, freed)
+
+    def _is_copy(self, function: Any, args: tuple[Any, ...]) -> bool:
+        """Return True if an operator copies a tensor from the host to the device."""
+        return is_copy(function) and args[0].device.type != self._device_type
 
     def _count_collective(self, function: Any, args: tuple[Any, ...]) -> None:
         kind, position = _COLLECTIVES.get(name_of(function), (name_of(function), 0))

@@ -1,8 +1,9 @@
 """Simulates a step with many equal micro batches by fewer of them.
 
 In a 1F1B schedule a stage keeps at most K micro batches, so the memory of a step does not grow after K + 3 micro batches:
-K forwards, the first backward that adds to existing gradients, and two messages on their way. FLOPs and collectives are
-those of a step with one micro batch, plus a fixed number for each further micro batch.
+K forwards, the first backward that adds to existing gradients, and two messages on their way. Only the ids of the further
+micro batches are added. FLOPs and collectives are those of a step with one micro batch, plus a fixed number for each
+further micro batch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from launcher.sharding.simulated_step import CollectiveSum, SimulatedRank
 from launcher.trainer.data.tokens import TokenizedPairs
 from launcher.trainer.parallel.pipeline import MESSAGES_ON_THEIR_WAY
 from launcher.trainer.simulate.devices import SimulatedDevice
-from launcher.trainer.simulate.observed_step import observed_step
+from launcher.trainer.simulate.observed_step import ObservedStep, observed_step
 
 
 def simulated_rank(
@@ -31,7 +32,7 @@ def simulated_rank(
         return observed_step(settings, layout, rank, device, pairs).summary
     rows = len(pairs) // layout.micro_batches  # of a micro batch, on all data-parallel ranks
     one, some = (
-        observed_step(settings, each, rank, device, pairs[: each.micro_batches * rows]).summary
+        observed_step(settings, each, rank, device, pairs[: each.micro_batches * rows])
         for each in (replace(layout, micro_batches=1), fewer)
     )
     return _continued(one, some, fewer.micro_batches, layout.micro_batches)
@@ -47,16 +48,19 @@ def _enough(settings: TransformerSettings, layout: Layout, rank: int) -> int:
     )
 
 
-def _continued(one: SimulatedRank, some: SimulatedRank, simulated: int, count: int) -> SimulatedRank:
+def _continued(observed_one: ObservedStep, observed: ObservedStep, simulated: int, count: int) -> SimulatedRank:
     """Return the step with `count` micro batches, from the steps with one and with `simulated` micro batches."""
+    one, some = observed_one.summary, observed.summary
 
     def extended(first: int, last: int) -> int:
         each, rest = divmod(last - first, simulated - 1)
         assert rest == 0, "equal micro batches add equal numbers"
         return first + (count - 1) * each
 
+    ids = extended(observed_one.host_bytes, observed.host_bytes) - observed.host_bytes
     return replace(
         some,
+        peak=replace(some.peak, buffers=some.peak.buffers + ids),
         forward_flops=extended(one.forward_flops, some.forward_flops),
         backward_flops=extended(one.backward_flops, some.backward_flops),
         collectives=tuple(

@@ -30,6 +30,7 @@ __all__ = [
     "flops_of",
     "group_of_operator",
     "internals",
+    "is_copy",
     "is_host_read",
     "joined",
     "make_device",
@@ -136,13 +137,19 @@ def flops_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], ou
     if packet is internals().linear_on_cpu:
         left, right = args[0], args[1]
         return 2 * left.numel() * (right.numel() // left.shape[-1])
-    formula = internals().flop_formulas.get(packet)
+    # The formulas lack the product that adds in place.
+    formula = internals().flop_formulas.get(torch.ops.aten.addmm if packet is torch.ops.aten.addmm_ else packet)
     return 0 if formula is None else formula(*args, **kwargs, out_val=output)
 
 
 def is_host_read(operator: Any) -> bool:
     """Return True for the operator behind `item`, `tolist`, `float` and `bool`: the host waits for one value."""
     return operator is torch.ops.aten._local_scalar_dense.default
+
+
+def is_copy(operator: Any) -> bool:
+    """Return True for the operator behind `to`, if it creates a new tensor."""
+    return operator is torch.ops.aten._to_copy.default
 
 
 def name_of(operator: Any) -> str:
