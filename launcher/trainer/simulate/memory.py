@@ -81,6 +81,5 @@ def _peak_of(
         if total > most:
             most, at_peak, last = total, Counter(live), number
     by = Allocation(0, "optimizer", "", "") if last is None else allocations[last]
-    return MemoryPeak(
-        *(at_peak[kind] for kind in MEMORY_KINDS), phase=by.phase, operator=by.operator, function=by.function
-    )
+    parts = {kind: at_peak[kind] for kind in MEMORY_KINDS}
+    return MemoryPeak(**parts, phase=by.phase, operator=by.operator, function=by.function)

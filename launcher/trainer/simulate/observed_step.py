@@ -34,7 +34,7 @@ LEARNING_RATE = 1e-3  # does not change shapes
 class _Gloo(Group):
     """A group whose backend has no reduce_scatter."""
 
-    scatters = False  # type: ignore[assignment]
+    scatters = False
 
 
 @frozen

@@ -63,7 +63,7 @@ class StartedCollective:
     bytes: int
 
 
-class StepObserver(DispatchMode):  # type: ignore[misc]
+class StepObserver(DispatchMode):
     """Observes all operators inside a `with` block. Only tensors on `device` count."""
 
     def __init__(self, device: torch.device) -> None:

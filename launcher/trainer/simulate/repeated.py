@@ -2,7 +2,7 @@
 
 In a 1F1B schedule a stage keeps at most K micro batches, so the memory of a step does not grow after K + 3 micro batches:
 K forwards, the first backward that adds to existing gradients, and two messages on their way. Only the ids of the further
-micro batches are added. FLOPs and collectives are those of a step with one micro batch, plus a fixed number for each
+micro batches are added, and their losses on the last stage. FLOPs and collectives are those of a step with one micro batch, plus a fixed number for each
 further micro batch.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+
+import torch
 
 from launcher.core.records import Layout
 from launcher.mesh.coordinates import coordinate_of
@@ -35,7 +37,11 @@ def simulated_rank(
         observed_step(settings, each, rank, device, pairs[: each.micro_batches * rows])
         for each in (replace(layout, micro_batches=1), fewer)
     )
-    return _continued(one, some, fewer.micro_batches, layout.micro_batches)
+    continued = _continued(one, some, fewer.micro_batches, layout.micro_batches)
+    if continued.stage < layout.pp - 1:
+        return continued
+    losses = (layout.micro_batches - fewer.micro_batches) * max(getattr(torch, settings.train.precision).itemsize, 4)
+    return replace(continued, peak=replace(continued.peak, activations=continued.peak.activations + losses))
 
 
 def _enough(settings: TransformerSettings, layout: Layout, rank: int) -> int:

@@ -70,11 +70,12 @@ def internals() -> Internals:
     Raises:
         UsageError: this version of torch lacks some of them.
     """
-    found, missing = {}, []
+    found: dict[str, Any] = {}
+    missing = []
     for field, name in _NAMES.items():
         module, _, attributes = name.partition(":")
         try:
-            value = import_module(module)
+            value: Any = import_module(module)
             for attribute in attributes.split("."):
                 value = getattr(value, attribute)
             found[field] = value
@@ -93,7 +94,7 @@ def make_device(name: str) -> torch.device:
     """Return a device called `name` that has no hardware. A process can make one such device."""
     known = internals()
 
-    class Absent(known.backend_module):  # type: ignore[misc,name-defined]
+    class Absent(known.backend_module):  # type: ignore[name-defined]
         """Says that the device is absent, so that torch does not try to compute constants on it."""
 
         def is_available(self) -> bool:
