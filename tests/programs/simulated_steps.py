@@ -4,7 +4,7 @@ This is a program of its own because a device, once made, stays in the process.
 """
 
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import torch
 from rank_memory import rank_bytes
@@ -13,12 +13,20 @@ from launcher.core.records import Layout
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.cost import training_flops
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
+from launcher.trainer.parallel.collectives import ALONE
+from launcher.trainer.parallel.pipeline import Links
+from launcher.trainer.parallel.place import place_from_environment
+from launcher.trainer.parallel.world import World
+from launcher.trainer.session import Session
 from launcher.trainer.simulate.devices import SimulatedDevice
-from launcher.trainer.simulate.observed_step import observed_step
+from launcher.trainer.simulate.memory import MemoryRecord
+from launcher.trainer.simulate.observed_step import clear_caches, observed_step
 from launcher.trainer.simulate.observer import HostReadError, StepObserver
 from launcher.trainer.simulate.repeated import simulated_rank
 from launcher.trainer.simulate.simulation import longest_batch, simulate
 from launcher.trainer.simulate.torch_internals import fake_tensors
+from launcher.trainer.telemetry.recording import Recorder
+from launcher.trainer.telemetry.watch import watching
 
 SIZES = ["model.vocabulary_size=501", "model.d_model=64", "model.heads=4", "model.feed_forward_dim=128"]
 STATES = ("weights", "gradients", "moments")
@@ -81,9 +89,35 @@ def refusals():
     return found
 
 
+def on_cpu():
+    """By switch: the peak of a simulated step on a CPU, and of the same step on tensors with values."""
+    found = {}
+    for switch in (
+        "parallel.schedule=1f1b",
+        "parallel.recompute=true",
+        "parallel.schedule=gpipe",
+        "train.precision=bfloat16",
+    ):
+        settings, layout = settings_of("train.batch_size=16", switch), Layout(1, 1, 1, 4)
+        pairs, cpu = longest_batch(settings), SimulatedDevice.of("cpu")
+        simulated = observed_step(settings, layout, 0, cpu, pairs).summary.peak.total
+        clear_caches()
+        observer = StepObserver(cpu.device)
+        place = place_from_environment({}, micro_batches=4)
+        with observer, ExitStack() as undo:
+            session = Session(settings, World(place, cpu.device, dp=ALONE, mp=ALONE, pp=ALONE, links=Links()))
+            record = MemoryRecord(session, observer)
+            record.watch(undo)
+            with watching(session.model, Recorder(0)):
+                session.train_step(pairs, 1e-3, step=1)
+            found[switch] = simulated, record.peak().total
+    return found
+
+
 print(
     json.dumps(
         {
+            "on_cpu": on_cpu(),
             "states": states(),
             "flops": flops(),
             "repeated": repeated(),

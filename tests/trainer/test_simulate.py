@@ -28,6 +28,12 @@ def test_states_take_the_bytes_that_formulas_say(found):
         assert simulated == pytest.approx(computed, rel=0.02), rank
 
 
+def test_the_peak_is_that_of_a_step_with_values(found):
+    """On a CPU, in one process, to the byte."""
+    for switch, (simulated, observed) in found["on_cpu"].items():
+        assert simulated == observed, switch
+
+
 def test_flops_are_those_of_the_model(found):
     """Without padding and recompute, forward and backward take six FLOPs per multiply-add, over all stages."""
     simulated, computed = found["flops"]

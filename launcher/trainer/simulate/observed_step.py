@@ -55,8 +55,7 @@ def observed_step(
     settings: TransformerSettings, layout: Layout, rank: int, device: SimulatedDevice, examples: Sequence[Example]
 ) -> ObservedStep:
     """Simulate a step of `rank` on a global batch."""
-    for cached in (dropout.feature_words, dropout.key_words, transformer.sinusoids, update_rules.has_fused_kernel):
-        cached.cache_clear()  # their tensors belong to another simulated process
+    clear_caches()
     place = Place(rank, layout.world_size, rank, layout.world_size, None, layout)
     recorder, observer = Recorder(rank), StepObserver(device.device)
     with joined(rank, layout.world_size), fake_tensors(), observer, device.kernels(), ExitStack() as undo:
@@ -79,6 +78,12 @@ def observed_step(
         collectives=collectives,
     )
     return ObservedStep(summary, recorder, observer)
+
+
+def clear_caches() -> None:
+    """Remove the tensors that the trainer keeps for a whole process. The next simulated step stands for another process."""
+    for cached in (dropout.feature_words, dropout.key_words, transformer.sinusoids, update_rules.has_fused_kernel):
+        cached.cache_clear()
 
 
 def _world(place: Place, device: SimulatedDevice) -> World:
