@@ -38,8 +38,8 @@ class SimulatedDevice:
     def assumption(self) -> str:
         """What the simulation assumes about kernels and backends of this device."""
         return {
-            "npu": "attention stores its weights for backward; the backend has reduce_scatter",
-            "cuda": "attention is memory-efficient, except in float64; the backend has reduce_scatter",
+            "npu": "attention stores its weights for backward; AdamW is fused; the backend has reduce_scatter",
+            "cuda": "attention is memory-efficient, except in float64; AdamW is fused; the backend has reduce_scatter",
             "cpu": "ranks exchange tensors by gloo, not by shared memory",
         }[self.kind]
 

@@ -2,8 +2,8 @@
 
 In a 1F1B schedule a stage keeps at most K micro batches, so the memory of a step does not grow after K + 3 micro batches:
 K forwards, the first backward that adds to existing gradients, and two messages on their way. Only the ids of the further
-micro batches are added, and their losses on the last stage. FLOPs and collectives are those of a step with one micro batch, plus a fixed number for each
-further micro batch.
+micro batches are added, and their losses on the last stage. FLOPs and collectives are those of a step with one micro
+batch, plus a fixed number for each further micro batch.
 """
 
 from __future__ import annotations
