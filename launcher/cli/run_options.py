@@ -41,6 +41,7 @@ OF_TRAINER = (
     "init_from",
     "save_strategy",
     "profile",
+    "device_memory",
 )  # only for the bundled trainer
 # Variables that --env cannot set, each with the hint of the error.
 DECIDED_BY_TLAUNCH = {
@@ -94,6 +95,7 @@ class RunOptions:
     init_from: str | None = None
     save_strategy: bool = False
     profile: bool = False
+    device_memory: int | None = None  # bytes for the tensors of a rank
     # the run
     runs_dir: Path = DEFAULT_RUNS_DIR
     name: str | None = None

@@ -24,6 +24,7 @@ from launcher.trainer.data.batches import (
     validation_batches,
 )
 from launcher.trainer.data.tokens import Example
+from launcher.trainer.host_values import host_value
 from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.model.linear import Linear, set_own_rows
 from launcher.trainer.model.transformer import PAD, SHARED_WEIGHT, Batch, Transformer
@@ -163,7 +164,7 @@ class Session:
     def _global_loss(self, losses_M: Tensor) -> float:
         with recording.within("loss"):
             over_dp = all_reduce(losses_M.sum(), self.world.dp, what="mean loss")
-            return float(all_reduce(over_dp, self.world.pp, what="mean loss"))
+            return host_value(all_reduce(over_dp, self.world.pp, what="mean loss"))
 
     def _suspects(self, examples: Sequence[Example], losses_M: Tensor) -> NonFiniteReport:
         """Find the possible causes of the last step's non-finite gradient. All ranks must call it."""
@@ -246,7 +247,7 @@ class Session:
         encoded_BSD, decoded_BTD = model(batch, streams, draws)
         if not stage.is_last:
             return torch.cat([encoded_BSD, decoded_BTD], dim=1)
-        hidden_ND, labels_N = model.last_hidden(decoded_BTD, batch.labels_BT)
+        hidden_ND, labels_N = model.last_hidden(decoded_BTD, batch.labels_BT, batch.labelled_N)
         head = model.head
         assert head is not None, "the last stage has the head"
         loss = partial(head_loss, hidden_ND, head, labels_N, group=self.world.mp, smoothing=smoothing, scale=scale)

@@ -23,7 +23,14 @@ class TorchStage(nn.Module):
         # torch insists on an argument for the first stage; later ones get the two streams.
         streams = received if len(received) == 2 else None
         rows = torch.arange(len(source_ids))
-        batch = Batch(source_BS=source_ids, target_BT=target_ids, labels_BT=target_ids, row_B=rows)
+        batch = Batch(
+            source_BS=source_ids,
+            target_BT=target_ids,
+            labels_BT=target_ids,
+            row_B=rows,
+            labelled_N=rows,
+            source_tokens=0,
+        )
         encoded, decoded = self.model(batch, streams)
         return (encoded, decoded) if self.model.head is None else self.model.project(decoded)
 

@@ -42,7 +42,8 @@ def test_a_model_read_back_computes_the_same(share, tokenizer, tmp_path):
     saved(session, tokenizer, tmp_path)
     model, settings, read_tokenizer = load_model(tmp_path / "model")
     ids = torch.tensor([read_tokenizer.encode(SENTENCES)[0]])
-    batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=torch.arange(1))
+    one = torch.arange(1)
+    batch = Batch(source_BS=ids, target_BT=ids, labels_BT=ids, row_B=one, labelled_N=one, source_tokens=ids.numel())
     assert settings == session.settings
     assert list(tmp_path.iterdir()) == [tmp_path / "model"]
     torch.testing.assert_close(model(batch), session.model.eval()(batch), rtol=0, atol=0)

@@ -153,8 +153,9 @@ def test_a_shared_matrix_is_one_parameter(share):
         given = shared if name.removesuffix(".weight") in tied else dict(model.named_parameters())[name]
         parameter.data.copy_(given.data)
     losses = [
-        head_loss(one.last_hidden(one(BATCH)[1], BATCH.labels_BT)[0], one.head, BATCH.labels_BT[BATCH.labels_BT != 0])
+        head_loss(hidden, one.head, labels)
         for one in (model, apart)
+        for hidden, labels in [one.last_hidden(one(BATCH)[1], BATCH.labels_BT, BATCH.labelled_N)]
     ]
     torch.testing.assert_close(*losses, rtol=1e-12, atol=0)
     for loss in losses:

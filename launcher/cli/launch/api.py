@@ -61,6 +61,7 @@ class LaunchOptions(TypedDict, total=False):
     init_from: str | os.PathLike[str] | None
     save_strategy: bool
     profile: bool
+    device_memory: int | None
     runs_dir: str | os.PathLike[str] | None
     name: str | None
     env: Mapping[str, str] | None

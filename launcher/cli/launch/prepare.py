@@ -139,6 +139,10 @@ def _program(
     from launcher.cli.training.trainer_program import trainer_command  # only for the bundled trainer
 
     trainer = trainer_command(options, layout, needs_data=needs_data)
+    if options.device_memory is not None:
+        from launcher.cli.training.simulated import check_device_memory  # only for --device-memory
+
+        check_device_memory(options, trainer.layout)
     found = trainer.recipe, trainer.continues, trainer.init_from, trainer.notes
     return Program(trainer.argv, cwd, environment, *found), trainer.layout
 

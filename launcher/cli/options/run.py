@@ -21,6 +21,7 @@ MAX_S = 7 * 24 * 3600
 MAX_DEVICES = 65536  # of --devices, so that a typo does not exhaust the machine
 MAX_DEGREE = 10**6  # of --dp, --mp and --pp
 MIN_TABLE_BYTES = 1 << 10
+MIN_DEVICE_BYTES = 1 << 20  # of --device-memory, so that a number without its unit is noticed
 CHIP_NAMES = ("auto", "910", "a2", "a3", "a5", "300i", "none")
 CONSUMER_NAMES = ("hccl", "mindspore", "msrun")
 
@@ -131,12 +132,25 @@ allow_idle_devices_option = click.option(
     "--allow-idle-devices", is_flag=True, help="Accept a layout that leaves devices unused."
 )
 
+recipe_option = click.option(
+    "--recipe", metavar="NAME", shell_complete=one_of(recipe_names),
+    help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]",
+)  # fmt: skip
+config_option = click.option(
+    "--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files,
+    help="TOML file with settings of the bundled trainer.",
+)  # fmt: skip
+settings_option = click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE",
+    help="Override one setting of the bundled trainer. `tlaunch explain train` lists the settings of the section train. Repeatable.",
+)  # fmt: skip
+
 # Rarely needed parameters of `tlaunch run`; only --help-all shows them.
 RARE = frozenset(
     (
         "max_table_size", "chip", "allow_idle_devices", "engine_options", "mpi_ranks", "server", "join_timeout", "lost_after",
         "coordinator_port", "allow_different_program", "preload", "no_preload", "mindspore", "bind",
-        "forward_signals", "exclude", "progress_regex", "save_strategy", "profile",
+        "forward_signals", "exclude", "progress_regex", "save_strategy", "profile", "device_memory",
     )
 )  # fmt: skip
 # The options of `tlaunch run`, as its help groups them. `rerun`, `explain` and `render` share them.
@@ -161,9 +175,9 @@ RUN_GROUPS = {
         click.option("--allow-different-program", is_flag=True, help="Allow COMMAND's files to differ between servers."),
     ),
     "Bundled programs": parameters_of(
-        click.option("--recipe", metavar="NAME", shell_complete=one_of(recipe_names), help="Bundled program to train: transformer, quickstart, resnet50.  [default: transformer]"),
-        click.option("--config", type=NAME_OR_PATH, metavar="FILE", shell_complete=complete_files, help="TOML file with settings of the bundled trainer."),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one setting of the bundled trainer. `tlaunch explain train` lists the settings of the section train. Repeatable."),
+        recipe_option,
+        config_option,
+        settings_option,
         click.option("--data", type=FILE, metavar="PATH", help="Training data: a file of sentence pairs (source, tab, target), or a directory that `tlaunch data` wrote."),
         click.option("--source", type=FILE, metavar="FILE", help="With --target, instead of --data: train on two text files that are aligned by line."),
         click.option("--target", type=FILE, metavar="FILE", help="Translation of each line of --source."),
@@ -180,6 +194,10 @@ RUN_GROUPS = {
             help="Record the operators, layouts and collectives of every rank in one training step. `tlaunch plan operators` shows the record.",
         ),
         click.option("--profile", is_flag=True, help="Write a trace of five training steps to device*/profile.json."),
+        click.option(
+            "--device-memory", type=Size(MIN_DEVICE_BYTES), metavar="SIZE",
+            help="Refuse a layout whose ranks need more than SIZE for tensors, before any rank starts. `tlaunch plan simulate` shows the need.",
+        ),
     ),
     "Ranks": parameters_of(
         env_option,

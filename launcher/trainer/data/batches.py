@@ -81,20 +81,19 @@ def own_micro_batches(
     batches = []
     for part_B in parts[coordinate.dp :: layout.dp]:
         batch = _collated(pairs, np.sort(part_B) if len(part_B) else parts[0][:1], device)
-        batches.append(batch if len(part_B) else replace(batch, labels_BT=torch.full_like(batch.labels_BT, PAD)))
+        batches.append(batch if len(part_B) else _without_labels(batch))
     return batches
 
 
 def padding_share(batches: Sequence[Batch]) -> float:
     """Return the fraction of source and target positions in `batches` that are padding."""
-    ids = [ids for batch in batches for ids in (batch.source_BS, batch.labels_BT)]
-    tokens = sum(int(torch.count_nonzero(each != PAD)) for each in ids)
-    return 1 - tokens / sum(each.numel() for each in ids)
+    tokens = sum(batch.source_tokens + len(batch.labelled_N) for batch in batches)
+    return 1 - tokens / sum(batch.source_BS.numel() + batch.labels_BT.numel() for batch in batches)
 
 
 def rows_of(batch: Batch) -> tuple[int, int, int]:
     """Return three numbers of tokens (matrix rows): in the encoder, in the decoder and in the head."""
-    return batch.source_BS.numel(), batch.target_BT.numel(), int(torch.count_nonzero(batch.labels_BT != PAD))
+    return batch.source_BS.numel(), batch.target_BT.numel(), len(batch.labelled_N)
 
 
 def in_batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
@@ -117,4 +116,10 @@ def _collated(pairs: TokenizedPairs, row_B: Integers, device: torch.device) -> B
         target_BT=torch.from_numpy(target_BT).to(device),
         labels_BT=torch.from_numpy(labels_BT).to(device),
         row_B=torch.from_numpy(row_B).to(device),
+        labelled_N=torch.from_numpy(np.flatnonzero(labels_BT != PAD)).to(device),
+        source_tokens=int(np.count_nonzero(source_BS != PAD)),
     )
+
+
+def _without_labels(batch: Batch) -> Batch:
+    return replace(batch, labels_BT=torch.full_like(batch.labels_BT, PAD), labelled_N=batch.labelled_N[:0])

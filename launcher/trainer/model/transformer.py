@@ -35,6 +35,9 @@ class Batch:
     target_BT: Tensor  # the decoder's input: BEGIN, then the sentence
     labels_BT: Tensor  # the expected output: the sentence, then END; PAD does not count
     row_B: Tensor  # the index of each pair in the global batch
+    # Known from the host's ids, so that no step waits for an accelerator to count them:
+    labelled_N: Tensor  # the position of each label except PAD in the flattened labels
+    source_tokens: int  # without padding
 
     @property
     def streams_shape(self) -> tuple[int, int]:
@@ -318,11 +321,10 @@ class Transformer(nn.Module):
             decoded_BTD = layer(decoded_BTD, memory_BSD, source_mask_B11S, draws)
         return decoded_BTD
 
-    def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input (ND) of the head and the labels (N) for all tokens whose label is not PAD."""
-        rows_N = (labels_BT.flatten() != PAD).nonzero()[:, 0]
-        hidden_ND = self.decoder_norm(decoded_BTD.flatten(0, 1).index_select(0, rows_N))
-        return hidden_ND, labels_BT.flatten()[rows_N]
+    def last_hidden(self, decoded_BTD: Tensor, labels_BT: Tensor, labelled_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input (ND) of the head and the labels (N) at the positions `labelled_N` of the flattened labels."""
+        hidden_ND = self.decoder_norm(decoded_BTD.flatten(0, 1).index_select(0, labelled_N))
+        return hidden_ND, labels_BT.flatten()[labelled_N]
 
     def project(self, decoded_BTD: Tensor) -> Tensor:
         """Return the logits (BTV) that the head computes."""

@@ -88,6 +88,10 @@ class GradientShards:
             self._put(self._awaited, self._late)
             self._sum(self._layout.group_of[self._awaited])
 
+    @property
+    def held(self) -> list[Tensor]:
+        return [self._own, *self._full.values()]
+
     def of(self, part: OwnPart) -> list[GradientPiece]:
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
 

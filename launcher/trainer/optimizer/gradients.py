@@ -61,6 +61,10 @@ class SeparateGradients:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
+    @property
+    def held(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+
     def of(self, part: OwnPart) -> list[GradientPiece]:
         """Return the gradients of the parameters in `part`, in memory order."""
         pieces = []
@@ -155,6 +159,11 @@ class Gradients:
         if self._shared_RN is not None:
             barrier(self._dp)  # other ranks may still read this rank's gradients
 
+    @property
+    def held(self) -> list[Tensor]:
+        """The gradients, this rank's slices of their sum, and the buffer for other ranks' slices."""
+        return [self.flat, self._own, *([] if self._received is None else [self._received])]
+
     def of(self, part: OwnPart) -> list[GradientPiece]:
         """Return the gradient of `part`, summed over the data-parallel ranks, as a list with one element."""
         return [(slice(0, part.state.stop - part.state.start), self._own[part.state])]
@@ -168,7 +177,7 @@ class Gradients:
     def _take(self, name: str, parameter: Tensor) -> None:
         view, gradient = self._views[name], parameter.grad
         assert gradient is not None, "autograd has just computed it"
-        if gradient.data_ptr() != view.data_ptr():  # a new one
+        if gradient is not view:  # a new one
             self._add(name, gradient)
             parameter.grad = view if parameter.dtype == view.dtype else None
         self._count(name)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
+from launcher.trainer.host_values import host_values
 from launcher.trainer.optimizer.flat import arrange, move_into_flat
 from launcher.trainer.optimizer.gradient_shards import GradientShards
 from launcher.trainer.optimizer.gradients import Gradients, SeparateGradients
@@ -124,6 +125,20 @@ class ShardedOptimizer:
         """The dtype of the update rule's state, and of the weights in a checkpoint."""
         return self._like.dtype
 
+    @property
+    def held(self) -> dict[str, list[Tensor]]:
+        """The tensors that this rank keeps: weights, gradients, and moments with float32 copies of weights.
+
+        Several of them may share memory.
+        """
+        moments = [*self._state, *([] if self._master is None else [self._master])]
+        shared = [] if self._shared_weight is None else [self._shared_weight]
+        return {
+            "weights": [self._parameters, *(each.parameter.detach() for each in shared)],
+            "gradients": [*self._gradients.held, *(each.gradient for each in shared)],
+            "moments": moments,
+        }
+
     def zero_gradients(self, *, backward_passes: int = 0) -> None:
         """Start a step with `backward_passes` backward passes. Each group of gradients is summed when it is complete.
 
@@ -208,7 +223,7 @@ class ShardedOptimizer:
         for group in (self._mp, self._dp, self._pp):
             all_reduce(sums, group, what="norm of the gradient, votes")
         squares.sqrt_()
-        return sums.tolist()
+        return host_values(sums)
 
     def _update(self, learning_rate: float, norm: float) -> None:
         self._steps += 1

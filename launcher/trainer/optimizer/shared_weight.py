@@ -45,6 +45,11 @@ class SharedWeight:
         """Return the shared weight, or None if there is only one stage or this stage does not use the weight."""
         return cls(name, parameters[name], pp) if pp.size > 1 and name in parameters else None
 
+    @property
+    def gradient(self) -> Tensor:
+        """The tensor that is sent or received as the gradient of the weight."""
+        return self._gradient
+
     def zero_gradient(self) -> None:
         if not self.is_owner:
             self._gradient.zero_()

@@ -182,6 +182,18 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
         timeout=GROUP_TIMEOUT,
         device_id=None if device.type == "cpu" else device,
     )
+    world = opened_groups(place, device, transport)
+    yield world
+    # A slower rank may still read from the connections, and rank 0 may still save the model.
+    wait_for_long(dist.barrier(async_op=True))
+    for group in (world.dp, world.mp, world.pp):
+        if group.shared_memory is not None:
+            group.shared_memory.close()
+    dist.destroy_process_group()
+
+
+def opened_groups(place: Place, device: torch.device, transport: Transport) -> World:
+    """Open a group for each axis, and the pipeline's connections. torch.distributed must be initialized."""
     groups = {axis: open_group(group_of(place.global_rank, axis, place.layout), place.global_rank) for axis in AXES}
     if device.type == "cpu" and transport != "backend":
         groups = with_shared_memory(groups, required=transport == "shared_memory")
@@ -193,13 +205,7 @@ def open_world(place: Place, device: torch.device, transport: Transport = "backe
             following=Link(pp.ranks[pp.index + 1], *groups_of_link) if pp.index < pp.size - 1 else None,
         )
     links.shake_hands(device)
-    yield World(place, device, **groups, links=links)
-    # A slower rank may still read from the connections, and rank 0 may still save the model.
-    wait_for_long(dist.barrier(async_op=True))
-    for group in groups.values():
-        if group.shared_memory is not None:
-            group.shared_memory.close()
-    dist.destroy_process_group()
+    return World(place, device, **groups, links=links)
 
 
 _openings = count()

@@ -10,6 +10,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "layout": (f"{__name__}.layout:layout", "Predict step time and memory, and find the best dp, mp and pp."),
     "fit": (f"{__name__}.fit:fit", "Fit the numbers of a device to measured trainings."),
     "operators": (f"{__name__}.operators:operators", "Show each operator's sharding strategy and communication."),
+    "simulate": (
+        f"{__name__}.simulate:simulate",
+        "Show memory, FLOPs and communication of a training step without running it.",
+    ),
 }
 
 
