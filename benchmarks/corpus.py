@@ -23,11 +23,12 @@ from common.checks import Bound, Checks
 
 from launcher.corpus.dataset import PairText, find_splits, read_pairs
 from launcher.corpus.sample import cached_sample
+from launcher.corpus.text_digest import read_text
 from launcher.recipes.load import load_settings
 from launcher.recipes.transformer.transformer_settings import TransformerSettings
 from launcher.trainer.data.batches import global_batches, own_micro_batches
 from launcher.trainer.data.corpus import open_corpus, shared_tokenizer
-from launcher.trainer.data.token_cache import read_text, write_tokens
+from launcher.trainer.data.token_cache import write_tokens
 from launcher.trainer.parallel.place import this_place
 from launcher.trainer.parallel.world import World, open_world
 

@@ -24,14 +24,13 @@ from launcher.trainer.data.batches import (
     validation_batches,
 )
 from launcher.trainer.data.tokens import Example
-from launcher.trainer.host_values import host_value
 from launcher.trainer.model.dropout import DropoutBits
 from launcher.trainer.model.linear import Linear, set_own_rows
 from launcher.trainer.model.transformer import PAD, SHARED_WEIGHT, Batch, Transformer
 from launcher.trainer.optimizer.sharded import ShardedOptimizer
 from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.optimizer.update_rules import AdamW
-from launcher.trainer.parallel.collectives import Group, all_reduce
+from launcher.trainer.parallel.collectives import Group, all_reduce, host_value
 from launcher.trainer.parallel.head_loss import head_loss
 from launcher.trainer.parallel.pipeline import Pipeline
 from launcher.trainer.parallel.placement import Placement

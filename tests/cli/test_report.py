@@ -206,7 +206,7 @@ def test_what_is_wrong_with_metrics_is_told(runs):
     runs.append("no-steps", {"step": 1, "validation_loss": 2})
     runs.make("none").metrics.unlink()
     strange = "metrics.jsonl: 5 lines left out, not valid metrics; the first: line 4 has no schema"
-    no_steps, how = "no steps in metrics.jsonl, only 1 validation", "from launcher import metric"
+    no_steps, how = "no steps in metrics.jsonl, only 1 validation", "from tlaunch import metric"
     for shown in ("\n".join(runs.lines("strange")), runs.page("strange")):
         assert (strange in shown, how in shown) == (True, False)
     names = ("strange", "no-steps", "none")

@@ -157,7 +157,7 @@ def test_a_variable_without_a_value_has_that_of_the_shell(launcher):
     assert said(launcher) == ["PLAIN2", "a", "b"]
     launcher.run("run", "-n", 1, "--env", "HF_TOKEN=PLAIN3", *show, code=0)
     told = launcher.call("rerun", code=2).stderr
-    assert told.endswith(f"tlaunch rerun {launcher.latest.resolve().name} --env HF_TOKEN\n")
+    assert told.endswith(f"`tlaunch rerun {launcher.latest.resolve().name} --env HF_TOKEN`\n")
     again = launcher.run("rerun", "--env", "HF_TOKEN", env={"HF_TOKEN": "PLAIN4"}, code=0)
     assert said(launcher) == ["PLAIN4"]
     assert "PLAIN" not in again.stderr

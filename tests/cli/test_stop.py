@@ -123,5 +123,5 @@ def test_killing_is_told_as_killing(launcher):
     assert launcher.call("stop", "--kill").returncode == 0
     _, errors = process.communicate(timeout=60)
     assert errors.count(b"killing all ranks\n") == 1
-    assert b"2 by SIGKILL (signal 9) immediately; logs" in errors
+    assert b"2 ranks ended by SIGKILL (signal 9) immediately; logs" in errors
     assert b" ending, " not in errors

@@ -43,8 +43,8 @@ from launcher.trainer.telemetry.recording import Recorder
 from launcher.trainer.telemetry.watch import watching
 
 READS = {
-    "launcher.trainer.host_values.host_value",  # the loss
-    "launcher.trainer.host_values.host_values",  # the norm of the gradient, and votes
+    "launcher.trainer.parallel.collectives.host_value",  # the loss
+    "launcher.trainer.parallel.collectives.host_values",  # the norm of the gradient, and votes
 }
 head_loss.ACCELERATOR_BYTES = head_loss.CPU_BYTES  # as many chunks
 

@@ -336,7 +336,7 @@ def _train(tmp_path_factory):
 @pytest.mark.distributed
 def test_the_step_whose_gradient_is_no_number_is_recorded(tmp_path, train):
     output, _ = train(tmp_path, settings=["train.learning_rate=1e38"]).communicate(timeout=PATIENCE_S)
-    failed = int(re.search(r"step (\d+): the norm of the gradient is", output)[1])
+    failed = int(re.search(r"step (\d+)(?: \(epoch \d+\))?: the norm of the gradient is", output)[1])
     last = read_metrics(RunDir(tmp_path / "runs" / "latest").metrics).steps[-1]
     assert last.step == failed
     assert math.isnan(last.loss)

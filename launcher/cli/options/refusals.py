@@ -90,10 +90,11 @@ _UNITS = {
 
 
 def refusal(error: TlaunchError | click.ClickException, words: Sequence[str], group: click.Group) -> TlaunchError:
-    """Convert click's error to a TlaunchError, with a hint if an option has no value or a duration is two words."""
+    """Convert click's error to a TlaunchError, with a hint for an option without a value, a duration in two words, a rank as RUN."""
     refused = error if isinstance(error, TlaunchError) else as_usage_error(error, words)
-    command = _command_called(words, group)
-    refused.hint = _hint_of_duration(refused, words, command) or _whole_line(refused, words) or refused.hint
+    command, own = _command_called(words, group), list(takewhile("--".__ne__, words))
+    hint = _hint_of_duration(refused, own, command) or _hint_of_rank(refused, own, command)
+    refused.hint = hint or _whole_line(refused, words) or refused.hint
     if refused.hint is None and refused.message.endswith(NEEDS_VALUE):
         option = refused.message.split()[0].rstrip(":")
         refused.hint = next((_wanted(param) for param in command.params if option in param.opts), None)
@@ -182,9 +183,6 @@ def _hint_of_alias(words: Sequence[str], context: click.Context) -> str:
         command = called.command.get_command(called, word)
         assert command is not None
         called = click.Context(command, parent=called, info_name=word, **command.context_settings)
-    if called.parent is None:  # an option
-        of = rest[:1] if name == "help" and rest and called.command.get_command(called, rest[0]) else []  # type: ignore[attr-defined]
-        return f"use `{shell_words((root, *of, *line[1:]))}`"
     try:
         left_over = called.command.make_parser(called).parse_args(list(rest))[1]
         advice = f"see `{called.command_path} {HELP}`" if left_over else None
@@ -292,15 +290,27 @@ def _usage(context: click.Context | None) -> str | None:
     return " ".join(("usage:", context.command_path, *context.command.collect_usage_pieces(context)))
 
 
+def _hint_of_rank(error: TlaunchError, words: Sequence[str], command: click.Command) -> str | None:
+    """Return a hint for a rank that was written as an argument, such as `tlaunch logs 2` or `tlaunch logs rank 2`.
+
+    Return None if the command has no --rank, or `error` is not about this argument.
+    """
+    if not any(RANK in param.opts for param in command.params) or RANK in words:
+        return None
+    ranks = (word for word in words if word.isdecimal() and len(word) <= MAX_RANK_DIGITS)
+    about = re.compile(r"(?:^|start with |arguments: (?:\w+ )*)(\d+)(?!\S*\w)")
+    found = about.search(error.message)
+    return f"to choose rank {found[1]}, use `{RANK} {found[1]}`" if found is not None and found[1] in ranks else None
+
+
 def _hint_of_duration(error: TlaunchError, words: Sequence[str], command: click.Command) -> str | None:
     """Return a hint for a duration that was written as two words, such as `--hang-timeout 10 m`.
 
-    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the whole
-    command line.
+    `run` reads that as 10 seconds and a program `m`. Return None if `error` is not about the unit. `words` is the command
+    line up to `--`.
     """
-    own = (*(words[: words.index("--")] if "--" in words else words), "")
     takers = {name for param in command.params if param.metavar == DURATION for name in param.opts}
-    for (option, second), (_, third) in pairwise(pairwise(own)):
+    for (option, second), (_, third) in pairwise(pairwise((*words, ""))):
         name, is_joined, value = option.partition("=")
         number, unit = (value, second) if is_joined else (second, third)
         is_split = name in takers and number.replace(".", "", 1).isdecimal() and unit in _UNITS

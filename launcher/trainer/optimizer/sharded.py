@@ -28,13 +28,12 @@ from torch import Tensor, nn
 
 from launcher.core.frozen import frozen
 from launcher.mesh.boxes import Box
-from launcher.trainer.host_values import host_values
 from launcher.trainer.optimizer.flat import arrange, move_into_flat
 from launcher.trainer.optimizer.gradient_shards import GradientShards
 from launcher.trainer.optimizer.gradients import Gradients, SeparateGradients
 from launcher.trainer.optimizer.shared_weight import SharedWeight
 from launcher.trainer.optimizer.update_rules import Rule, Step, Tensors
-from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, shared_tensor
+from launcher.trainer.parallel.collectives import Group, all_gather, all_reduce, barrier, host_values, shared_tensor
 from launcher.trainer.parallel.placement import Placement
 
 NORM_ROW = 16_384  # elements

@@ -4,6 +4,9 @@ In a group of one rank, `all_reduce` and `shared_tensor` do nothing; the other f
 Functions named `start_*` use the backend even if the group has shared memory. All ranks must call them in the same
 order. Call the handle's `wait` inside `with waiting`, which measures the time. Other collectives block on CPU backends.
 The argument `what` names the purpose of a collective in strategy reports (telemetry/recording.py).
+
+A training step reads numbers from a device only in `host_values` and `host_value`, after such a collective. An accelerator
+works in the background; reading a value waits for it. `launcher/trainer/simulate` answers these reads.
 """
 
 from __future__ import annotations
@@ -181,3 +184,13 @@ def leave_model_parallel(partial: Tensor, group: Group) -> Tensor:
     Overwrites `partial`, which must be a contiguous, computed tensor without other uses.
     """
     return _LeaveModelParallel.apply(partial, group)
+
+
+def host_values(vector: Tensor) -> list[float]:
+    """Return the values of a one-dimensional tensor as Python numbers."""
+    values: list[float] = vector.tolist()
+    return values
+
+
+def host_value(scalar: Tensor) -> float:
+    return float(scalar)

@@ -7,6 +7,6 @@ To change which features of torch a simulated step uses: torch_internals.py (onl
 To change how a simulated device computes: devices.py (nothing is computed: only shapes, sizes and operators count).
 To change how memory is divided into kinds: memory.py, launcher/trainer/optimizer/sharded.py (every tensor has one kind,
     and the kinds add up to the peak).
-To change how a step reads a value from a device: observer.py, launcher/trainer/host_values.py (another read is an error
+To change how a step reads a value from a device: observer.py, launcher/trainer/parallel/collectives.py (another read is an error
     in a simulated step).
 """

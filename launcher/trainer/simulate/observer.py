@@ -13,7 +13,7 @@ from torch import Tensor
 
 from launcher.core.frozen import frozen
 from launcher.sharding.strategy_report import ReportPhase
-from launcher.trainer import host_values
+from launcher.trainer.parallel import collectives
 from launcher.trainer.simulate.torch_internals import (
     DispatchMode,
     address_of,
@@ -39,8 +39,11 @@ _OBSERVING = ("launcher.trainer.simulate", "launcher.trainer.telemetry")
 HOST_VALUE = 1.0  # of each value that a step reads: of norms, losses and votes
 
 
+READERS = tuple(f"{collectives.__name__}.{each.__name__}" for each in (collectives.host_value, collectives.host_values))
+
+
 class HostReadError(RuntimeError):
-    """Raised if a step reads a value from the device elsewhere than in `host_values`."""
+    """Raised if a step reads a value from the device elsewhere than in `READERS`."""
 
 
 @frozen
@@ -140,18 +143,16 @@ class StepObserver(DispatchMode):
         self.collectives[StartedCollective(kind, group_of_operator(args), size)] += 1
 
     def _read(self, tensor: Tensor) -> float | int | bool:
-        """Answer a read of one value. Raise HostReadError unless `host_values` asks for it, or it is on the host."""
-        module, function = _asking()
-        if tensor.device.type != "cpu" and module != host_values.__name__:
-            raise HostReadError(
-                f"{module}.{function} reads a value of {tensor.device}; expected {host_values.__name__}"
-            )
-        self.reads[f"{module}.{function}"] += 1
+        """Answer a read of one value. Raise HostReadError unless one of `READERS` asks for it, or it is on the host."""
+        asking = _asking()
+        if tensor.device.type != "cpu" and asking not in READERS:
+            raise HostReadError(f"{asking} reads a value of {tensor.device}; expected one of {', '.join(READERS)}")
+        self.reads[asking] += 1
         return HOST_VALUE if tensor.dtype.is_floating_point else int(HOST_VALUE)
 
 
-def _asking() -> tuple[str, str]:
-    """Return the module and the name of the trainer's function that is running. Functions that only observe do not count."""
+def _asking() -> str:
+    """Return the name, with its module, of the trainer's function that is running, except functions that only observe."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")
@@ -159,4 +160,4 @@ def _asking() -> tuple[str, str]:
             break
         frame = frame.f_back
     assert frame is not None, "Python keeps the frames of its functions"
-    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
+    return f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_name}"
