@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +85,10 @@ def _compare(options: argparse.Namespace, directory: Path) -> int:
     peer.mkdir(parents=True, exist_ok=True)
     turns: dict[str, dict[str, float]] = json.loads(record.read_text()) if record.exists() else {}
     length = min(TURN_STEPS, max(WARM_UP + 1, options.steps // 3))
-    for last in [*range(length, options.steps, length), options.steps]:
+    for first, last in pairwise([*range(0, options.steps, length), options.steps]):
         if str(last) in turns:
             continue
-        steps = range(last - length + WARM_UP, last)
+        steps = range(min(first + WARM_UP, last - 1), last)
         _start_ours(options, ours, last)
         _start_peer(options, peer, last)
         seconds = {"tlaunch": _ours_s(ours), "marian": _peer_s(peer)}

@@ -1,4 +1,4 @@
-"""The digest of a training text, by which a checkpoint knows its data.
+"""Computes the digests of training texts. A checkpoint records the digest of its text.
 
 Digests are cached in the user's cache directory. The name of `digest-<digest>.json` has the digest of a file's path. It
 contains the digest of the file, which is valid while the file is unchanged.

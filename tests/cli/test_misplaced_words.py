@@ -1,7 +1,10 @@
 """Values of options that are typed as COMMAND, and habits from other tools, are answered with the words to type."""
 
+import os
+
 import pytest
 
+from launcher.cli.launch.external.rank_scripts import rank_script
 from launcher.cli.launch.misplaced_words import misplaced
 from launcher.cli.run_options import RunOptions
 
@@ -73,3 +76,9 @@ def test_other_commands_may_be_programs(files, command):
 
 def test_a_program_on_the_ranks_own_path_is_no_setting(files):
     assert misplaced(RunOptions(command=("lr=1",), env=("PATH=/opt",))) is None
+
+
+def test_a_pipe_is_not_read_as_a_script(tmp_path):
+    pipe = tmp_path / "run.sh"
+    os.mkfifo(pipe)
+    assert rank_script(["bash", str(pipe)]) is None

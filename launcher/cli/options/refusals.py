@@ -38,7 +38,7 @@ _MODEL = "write the model without an option: `tlaunch {command} {value}`"
 _EVERY_STEP = "leave it out: the log and metrics.jsonl in the run directory have every step"
 _METRICS = "leave it out: the run directory has metrics.jsonl and TensorBoard files"
 # Options that are not options here: the hint, for each command ("": for all). `launcher.recipes.synonyms` has options that
-# only have another name, and `launcher.cli.launch.external.options` those of other launchers.
+# only have another name, and `launcher.cli.launch.external.options` has the options of other launchers.
 INSTEAD: Mapping[str, Mapping[str, str]] = {
     "": {
         **dict.fromkeys(("-w", "--watch"), "use `tlaunch top` to watch a run"),

@@ -38,7 +38,7 @@ def going_on(run_dir: RunDir, ended_ns: int | None) -> Iterator[str]:
 
 
 def translates(run_dir: RunDir) -> bool:
-    """Return whether a run has trained a model for `tlaunch translate`."""
+    """Return True if the run's model is for `tlaunch translate`."""
     with suppress(UnreadableError):
         return read_config(run_dir.model)[0] == TRANSLATION
     return False

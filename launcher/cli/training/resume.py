@@ -65,10 +65,9 @@ def resolve_checkpoint(
         try:
             check_settings(path, index, program, settings, named, defaults=defaults)
         except UsageError as error:
-            with suppress(TlaunchError):  # the reference may be a checkpoint
-                run = as_argument(find_run(options.runs_dir, options.resume))
+            if (again := _rerun(path, "--resume")) is not None:
                 or_else = "" if error.hint is None else f"; or {error.hint}"
-                error.hint = f"to keep the settings, use `tlaunch rerun {run} --resume {run}`{or_else}"
+                error.hint = f"to keep the settings, use {again}{or_else}"
             raise
         break
     return newest.parent if others else newest, ""
@@ -95,10 +94,10 @@ def check_text(options: RunOptions, checkpoint: Path, digest: str) -> None:
 def _rerun(checkpoint: Path, option: str, *words: str) -> str | None:
     """Return the command that repeats the run of a checkpoint, with its name as value of `option`, or None."""
     run = RunDir(checkpoint.parents[1])
+    if not run.run_json.is_file():
+        return None
     name = as_argument(run)
-    return (
-        f"`tlaunch rerun {name} {option} {name} {shell_words(words)}".rstrip() + "`" if run.run_json.is_file() else None
-    )
+    return f"`tlaunch rerun {name} {option} {name} {shell_words(words)}".rstrip() + "`"
 
 
 def _set_words(options: RunOptions, index: Index) -> Iterator[str]:

@@ -178,7 +178,7 @@ def effective_settings(options: RunOptions, layout: Layout) -> tuple[EffectiveSe
 
 
 def changed_file(options: RunOptions, recorded: Path, cwd: Path) -> str | None:
-    """Return how the settings of a run's --config file differ from those `recorded`, or None if they are the same.
+    """Return a text about changes of a run's --config file since its settings were `recorded`, or None without changes.
 
     `options` are the recorded options of the run, and `cwd` is its working directory.
     """

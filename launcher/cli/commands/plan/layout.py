@@ -106,13 +106,14 @@ def layout(
     count = _devices(devices, rank_table)
     if count and count.per_server:
         profile = replace(profile, per_server=count.per_server)
-    profile = replace(profile, memory_bytes=memory or profile.memory_bytes)
     given = profile.software
-    shard = given.optimizer_shard if optimizer_shard is None else optimizer_shard
-    flash = given.flash_attention if flash_attention is None else flash_attention
-    profile = replace(
-        profile, software=Software(schedule or given.schedule, recompute or given.recompute, shard, flash)
+    software = Software(
+        schedule or given.schedule,
+        recompute or given.recompute,
+        given.optimizer_shard if optimizer_shard is None else optimizer_shard,
+        given.flash_attention if flash_attention is None else flash_attention,
     )
+    profile = replace(profile, memory_bytes=memory or profile.memory_bytes, software=software)
     axes = dp is not None and mp is not None and pp is not None
     product = (dp or 1) * (mp or 1) * (pp or 1)
     if count is None and not axes:
@@ -123,23 +124,32 @@ def layout(
     wanted = Wanted(
         devices=count.devices if count else product, global_batch=global_batch or 0, dp=dp, mp=mp, pp=pp,
         micro_batches=micro_batches, micro_batch=micro_batch, schedule=schedule, recompute=recompute,
-        optimizer_shard=optimizer_shard, flash_attention=flash,
+        optimizer_shard=optimizer_shard, flash_attention=software.flash_attention,
     )  # fmt: skip
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     if axes and (one := _one_layout(model, profile, wanted)):
         prediction = predict(model, one, profile)
-        write_out(json_text(layout_json(prediction, profile))) if as_json else write_lines(
-            layout_lines(prediction, profile, width)
-        )
-        return
-    if not global_batch:
+        if as_json:
+            write_out(json_text(layout_json(prediction, profile)))
+        else:
+            write_lines(layout_lines(prediction, profile, _width()))
+    elif global_batch:
+        _search(model, profile, wanted, as_json=as_json)
+    else:
         raise UsageError("the batch is not known", hint="add `--global-batch N`, the samples of a step of all devices")
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+
+
+def _search(model: ModelShape, profile: DeviceProfile, wanted: Wanted, *, as_json: bool) -> None:
+    """Print the best layouts. Raises RefusedLayoutError if there are none."""
     result = search(model, profile, wanted)
     changes = best_changes(model, profile, result)
     if as_json:
         write_out(json_text(search_json(result, changes, profile)))
     else:
-        write_lines(search_lines(result, changes, profile, wanted, width))
+        write_lines(search_lines(result, changes, profile, wanted, _width()))
     if not result.best:
         raise RefusedLayoutError(
             f"no layout of {wanted.devices} devices is possible within {memory_limit(profile) / 1e9:.1f} GB of memory",

@@ -6,9 +6,9 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from launcher.cli.launch.external.tlaunch_line import TlaunchLine
+from launcher.core.regular_files import open_regular
 from launcher.core.text import printable
 from launcher.program.program_command import SHELLS
 
@@ -31,7 +31,7 @@ def rank_script(argv: Sequence[str]) -> tuple[str, TlaunchLine | None] | None:
     if not script or not (is_shell or script.endswith(".sh")):
         return None
     text = b""
-    with suppress(OSError, ValueError), Path(script).open("rb") as file:
+    with suppress(OSError), open(open_regular(script), "rb") as file:  # noqa: PTH123 - a descriptor; not a pipe
         text = file.read(MAX_BYTES)
     if not (_SETS_RANK.search(text) and _IN_BACKGROUND.search(text)):
         return None
